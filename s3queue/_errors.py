@@ -1,0 +1,106 @@
+"""Every exception that s3queue raises, in one shallow tree.
+
+::
+
+    S3QueueError
+    ├── ConfigurationError      the user's settings, address, permissions or clock; also a ValueError
+    │   └── StoreUnsuitable     the start-up check found that the store cannot carry the protocol
+    ├── InvalidPath             a work path that cannot be stored; also a ValueError
+    ├── DamagedWorkspace        an index, lock or flag that cannot be what it should be
+    ├── HandlerError            what a user's handler did wrong (its result, its command's exit code)
+    ├── LeaseLost               the group is not ours any more; the handler's result was dropped
+    ├── OutcomeUnknown          a write may or may not have been applied, and it could not be found out in time
+    └── StoreError              what a store's answer (or silence) meant; the only ones that cross the store port
+        ├── NotFound            there is no such object
+        ├── PreconditionFailed  a conditional write was refused; that proves nothing until the object is read
+        ├── WriteConflict       another write was in flight; nothing is known to have landed
+        ├── Throttled           the store asks for fewer requests; nothing was applied
+        ├── Unanswered          no usable answer; a write may have been applied
+        ├── AccessDenied        the credentials may not do this
+        ├── CredentialsExpired  the credentials are out of date
+        └── Unsupported         the store does not have this operation or condition
+
+A class's docstring is its default message and says what to do. A foreign exception is kept as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+
+class S3QueueError(Exception):
+    """s3queue could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message if message is not None else inspect.getdoc(type(self)))
+
+
+class ConfigurationError(S3QueueError, ValueError):
+    """A setting is wrong: correct it and start again."""
+
+
+class StoreUnsuitable(ConfigurationError):
+    """This store cannot carry the lease protocol: use one that honours conditional writes."""
+
+
+class InvalidPath(S3QueueError, ValueError):
+    """A work path must be a non-empty string that encodes as UTF-8."""
+
+
+class DamagedWorkspace(S3QueueError):
+    """An object of the workspace is damaged: restore it from a copy; s3queue will not write over it."""
+
+
+class HandlerError(S3QueueError):
+    """The handler failed."""
+
+
+class LeaseLost(S3QueueError):
+    """The lease on this group is lost and its result was dropped: whoever holds the lease now will finish the group."""
+
+
+class OutcomeUnknown(S3QueueError):
+    """The store did not say whether a write was applied: the group stays leased until its lease runs out."""
+
+
+class StoreError(S3QueueError):
+    """The object store refused a request.
+
+    ``date`` is the store's clock when it answered (POSIX seconds), or None if it did not answer.
+    """
+
+    def __init__(self, message: str | None = None, *, date: float | None = None) -> None:
+        super().__init__(message)
+        self.date = date
+
+
+class NotFound(StoreError):
+    """There is no such object."""
+
+
+class PreconditionFailed(StoreError):
+    """The condition of a write did not hold (or a resend of it met its own effect): read the object to know."""
+
+
+class WriteConflict(StoreError):
+    """Another write to the same object was in flight: try again, then read the object."""
+
+
+class Throttled(StoreError):
+    """The store asks for fewer requests: slow down."""
+
+
+class Unanswered(StoreError):
+    """The store gave no usable answer in time: a write may have been applied all the same."""
+
+
+class AccessDenied(StoreError):
+    """The store refused these credentials: check them, and the permissions that they carry."""
+
+
+class CredentialsExpired(StoreError):
+    """The credentials are out of date and could not be refreshed: renew them and start again."""
+
+
+class Unsupported(StoreError):
+    """The store does not support this operation or this condition."""

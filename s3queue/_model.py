@@ -1,0 +1,77 @@
+"""The values that cross the public surface: frozen, slotted, keyword-only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["QueueStatus", "RunSummary", "WorkItem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItem:
+    """One work group under a lease of ours: what `get_work` returns and handlers of whole groups receive."""
+
+    #: The group's name: 40 hexadecimal digits.
+    hash: str
+    #: The group's paths, as they were populated.
+    work_paths: tuple[str, ...]
+    #: The fencing token: grows with each take-over of the group. Pass it to whatever the handler writes.
+    epoch: int
+    #: Failed attempts before this one.
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A count of a workspace's groups, as one pair of listings showed them."""
+
+    #: Groups in the index, and the paths in them.
+    groups: int
+    paths: int
+    #: Completed.
+    done: int
+    #: Failed too often; nobody claims them until someone retries them.
+    dead: int
+    #: Under a lease that is not past its time to live.
+    leased: int
+    #: Under a lease that is past it: will be taken over.
+    expired: int
+    #: Failed or handed back, and waiting for the next attempt.
+    released: int
+
+    @property
+    def free(self) -> int:
+        """Groups that nobody has claimed yet."""
+        return self.groups - self.done - self.dead - self.leased - self.expired - self.released
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group is done or dead."""
+        return self.done + self.dead == self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What one `run` did, and how it left the workspace."""
+
+    #: Groups that this run completed.
+    done: int
+    #: Attempts of this run that failed (a group may fail more than once).
+    failed: int
+    #: Groups of the workspace that are dead.
+    dead: int
+    #: Groups that someone else held when this run ended.
+    leased_elsewhere: int
+    #: Groups of the workspace that are neither done nor dead.
+    unfinished: int
+    #: Groups whose lease this run lost while it worked on them.
+    lost: int
+    #: Wall time of the run.
+    seconds: float
+    #: Whether the run was told to stop (a signal, or the caller) before the workspace was complete.
+    stopped: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group of the workspace is done or dead."""
+        return self.unfinished == 0

@@ -1,0 +1,78 @@
+"""The settings of a queue: plain data, checked when made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from s3queue._errors import ConfigurationError
+
+__all__ = ["QueueOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """How one process takes part in a workspace. All times are seconds. Raises `ConfigurationError` on nonsense.
+
+    Processes that share a workspace may differ in everything but `margin`.
+    """
+
+    #: How long a lease lives without a renewal. A dead machine's groups are taken over after this plus `margin`.
+    lease_ttl: float = 120.0
+    #: Slack for one-second timestamps and for the skew between a store's own nodes. An owner gives its lease up this
+    #: much before `lease_ttl`; others wait this much after it.
+    margin: float = 2.0
+    #: Age at which an empty lock, as olmOCR writes them, is taken over (olmOCR's own default).
+    olmocr_lock_timeout: float = 1800.0
+    #: Failed attempts (crashes among them) after which a group is dead.
+    max_attempts: int = 3
+    #: Wait before the second attempt of a failed group; doubles with each further failure.
+    backoff: float = 10.0
+    #: The most that `backoff` grows to.
+    backoff_max: float = 600.0
+    #: Groups leased ahead of the workers, so that a free worker finds its next group in memory. They are renewed like
+    #: others and handed back on drain.
+    claim_ahead: int = 8
+    #: Requests that look for work at the same time.
+    claim_concurrency: int = 8
+    #: How old a listing may be before claims made from it are probably someone else's already.
+    picture_ttl: float = 10.0
+    #: Shortest and longest wait between two looks at groups that others hold.
+    poll_min: float = 1.0
+    poll_max: float = 15.0
+    #: How often a running process asks whether the index has grown.
+    index_refresh: float = 30.0
+    #: Deadline of one request to the store, its retries not counted.
+    request_timeout: float = 10.0
+    #: Total time within which a failing request is tried again.
+    retry_for: float = 30.0
+    #: Connections to the store, and so requests in flight.
+    connections: int = 64
+    #: A loop that has not run for this long is reported, with the handler's name; 0 turns the watch off.
+    block_warning: float = 2.0
+    #: Run although the start-up check says that the store cannot carry the protocol. Groups may then run twice.
+    unsafe_store: bool = False
+    #: Prove on scratch keys, once per workspace and process, that the store can carry the protocol.
+    check_store: bool = True
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, bool):
+                continue
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise ConfigurationError(f"QueueOptions.{f.name} must be a number, 0 or more, not {value!r}")
+        for name in ("max_attempts", "claim_concurrency", "connections"):
+            if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:
+                raise ConfigurationError(f"QueueOptions.{name} must be a whole number, 1 or more")
+        for name in ("request_timeout", "retry_for", "poll_min", "picture_ttl", "index_refresh"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"QueueOptions.{name} must be more than 0")
+        if self.lease_ttl < 2 * self.margin + 1:
+            raise ConfigurationError(
+                f"QueueOptions.lease_ttl ({self.lease_ttl:g}) must be at least twice the margin ({self.margin:g}) plus 1"
+            )
+        if self.poll_max < self.poll_min or self.backoff_max < self.backoff:
+            raise ConfigurationError(
+                "poll_max and backoff_max must not be less than poll_min and backoff"
+            )
