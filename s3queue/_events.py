@@ -31,7 +31,7 @@ Observer = Callable[[Event], None]
 
 
 class Events:
-    """Hands events to the log (`s3queue`, at the given level, with `action` and the fields in `extra`) and an observer."""
+    """Hands events to the `s3queue` log (with `action` and the fields in `extra`) and to an observer."""
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._observer = observer

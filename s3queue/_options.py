@@ -70,9 +70,7 @@ class QueueOptions:
                 raise ConfigurationError(f"QueueOptions.{name} must be more than 0")
         if self.lease_ttl < 2 * self.margin + 1:
             raise ConfigurationError(
-                f"QueueOptions.lease_ttl ({self.lease_ttl:g}) must be at least twice the margin ({self.margin:g}) plus 1"
+                f"QueueOptions.lease_ttl ({self.lease_ttl:g}) must be at least 2 * margin + 1 ({2 * self.margin + 1:g})"
             )
         if self.poll_max < self.poll_min or self.backoff_max < self.backoff:
-            raise ConfigurationError(
-                "poll_max and backoff_max must not be less than poll_min and backoff"
-            )
+            raise ConfigurationError("poll_max and backoff_max must not be less than poll_min and backoff")

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import base64
 import os
-import random
 import secrets
 import socket
 import time
 from contextlib import AbstractContextManager
+from random import Random, SystemRandom
 
 import anyio
 
-__all__ = ["Runtime", "SeededRuntime"]
+__all__ = ["Random", "Runtime", "SeededRuntime"]
 
 
 class Runtime:
     """The real world: the event loop's monotonic clock, the host's wall clock, the system's randomness."""
 
-    def __init__(self, *, rng: random.Random | None = None) -> None:
-        self.rng: random.Random = rng if rng is not None else random.SystemRandom()
+    def __init__(self, *, rng: Random | None = None) -> None:
+        self.rng: Random = rng if rng is not None else SystemRandom()
 
     def monotonic(self) -> float:
         """Seconds of the event loop's monotonic clock (virtual where the loop's clock is)."""
@@ -59,7 +59,7 @@ class SeededRuntime(Runtime):
     """
 
     def __init__(self, seed: int, *, epoch: float = 1_790_000_000.0, skew: float = 0.0) -> None:
-        super().__init__(rng=random.Random(seed))
+        super().__init__(rng=Random(seed))
         self.seed = seed
         self.epoch = epoch
         self.skew = skew

@@ -1,0 +1,102 @@
+"""The index object: loaded whole, grown by compare-and-swap, never written over when it cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import anyio
+
+from s3queue import _keys as keys
+from s3queue._errors import ConfigurationError, NotFound, OutcomeUnknown
+from s3queue._events import Events
+from s3queue._index import Index, validate_paths
+from s3queue._intent import Intent, Lost, Outcome, Unknown, settle
+from s3queue._runtime import Runtime
+from s3queue.stores._port import CREATE, Replace, Store, Version
+
+__all__ = ["Catalogue", "Loaded"]
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+#: Indexes above this size are decoded in a thread; below it the loop is not held up.
+_INLINE = 256 * 1024
+#: Within this many seconds one of any number of concurrent populates has long won its turn.
+_POPULATE_FOR = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An index and the version of the object it came from (None: there is no such object yet)."""
+
+    index: Index
+    version: Version | None
+
+
+class Catalogue:
+    """The index of one workspace."""
+
+    def __init__(self, store: Store, runtime: Runtime, events: Events) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._events = events
+
+    async def load(self) -> Loaded:
+        """The index as it is; no object means no groups. Raises `DamagedWorkspace`."""
+        try:
+            body = await self._store.get(keys.INDEX)
+        except NotFound:
+            return Loaded(Index(b""), None)
+        return Loaded(await _compute(len(body.data), Index.decode, body.data), body.version)
+
+    async def changed(self, since: Version | None) -> bool:
+        """Whether the index is another one than `since`."""
+        try:
+            return (await self._store.head(keys.INDEX)).version != since
+        except NotFound:
+            return since is not None
+
+    async def populate(self, paths: Iterable[str], items_per_group: int) -> int:
+        """Add the paths that the index lacks, in groups of `items_per_group`; returns the number of new groups.
+
+        Any number of populates may run at once: each reads what the others wrote and adds only what is still missing.
+        Raises `InvalidPath`, `ConfigurationError`, `DamagedWorkspace` (and writes nothing), `OutcomeUnknown`.
+        """
+        if not isinstance(items_per_group, int) or isinstance(items_per_group, bool) or items_per_group < 1:
+            raise ConfigurationError(f"items_per_group must be a whole number, 1 or more, not {items_per_group!r}")
+        wanted = validate_paths(paths)
+        until = self._runtime.monotonic() + _POPULATE_FOR
+        while True:
+            loaded = await self.load()
+            index, added = await _compute(len(wanted) * 100, loaded.index.add, wanted, items_per_group)
+            if not added:
+                return 0
+            data = await _compute(len(wanted) * 100, index.encode)
+            match await self._swap(data, loaded.version, until):
+                case Lost():
+                    self._events.emit("index.conflict", logging.INFO)
+                    await self._runtime.sleep(self._runtime.rng.random())
+                case Unknown(cause=cause):
+                    raise OutcomeUnknown("it is not known whether the index was written: populate again") from cause
+                case _:
+                    self._events.emit("index.grown", logging.INFO, groups=added)
+                    return added
+
+    async def _swap(self, data: bytes, version: Version | None, until: float) -> Outcome:
+        # Two populates that write the same bytes add the same groups: each may call them its own.
+        intent = Intent(
+            key=keys.INDEX,
+            data=data,
+            mode=CREATE if version is None else Replace(version),
+            ours=lambda body: body == data,
+        )
+        return await settle(self._store, self._runtime, intent, until=until)
+
+
+async def _compute(size: int, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    if size < _INLINE:
+        return work(*args)
+    return await anyio.to_thread.run_sync(work, *args)

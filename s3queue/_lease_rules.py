@@ -1,0 +1,116 @@
+"""The lease protocol's decisions: plain functions of records, ages and settings. No I/O, no clock.
+
+Ages are the store's ``Date`` minus the store's ``LastModified``; times of an owner's own are its monotonic clock's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from s3queue._options import QueueOptions
+from s3queue._records import LockRecord, LockState, looks_released
+
+__all__ = ["Dead", "Standing", "Takeable", "Taken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Somebody's, for at least `seconds` more by the store's clock (or, after a failure, nobody's yet)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Takeable:
+    """Anybody may take it over now; `crashed` if its last owner let the lease run out."""
+
+    crashed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Failed too often: nobody's until someone retries it."""
+
+
+Standing = Taken | Takeable | Dead
+
+
+def patience(ttl: float | None, options: QueueOptions) -> float:
+    """Age, in seconds, past which a held lock may be taken over."""
+    return (options.olmocr_lock_timeout if ttl is None else ttl) + options.margin
+
+
+def standing(lock: LockRecord, age: float, options: QueueOptions) -> Standing:
+    """What a lock that was last written `age` seconds ago lets others do."""
+    match lock.state:
+        case LockState.DEAD:
+            return Dead()
+        case LockState.FREE:
+            wait, crashed = float(lock.backoff), False
+        case LockState.HELD:
+            wait, crashed = patience(lock.ttl, options), True
+    # A store's stamps may be whole seconds: only an age beyond the bound proves it passed.
+    return Takeable(crashed) if age > wait or wait == 0 else Taken(wait - age + 0.5)
+
+
+def listed_wait(size: int, age: float, options: QueueOptions) -> float:
+    """Seconds until a lock that a listing shows is worth reading; 0 for now.
+
+    A listing shows no ttl, so other owners are assumed to use ours; the read tells.
+    """
+    if looks_released(size):
+        return 0.0
+    return max(0.0, patience(None if size == 0 else options.lease_ttl, options) - age)
+
+
+def deadline(sent: float, ttl: float, options: QueueOptions) -> float:
+    """When an owner gives its lease up unless a later write is acknowledged; `sent` is when it sent the last one."""
+    return sent + ttl - options.margin
+
+
+def renew_at(sent: float, ttl: float) -> float:
+    """When the next renewal is due: a third of the ttl, so that two may fail, and few enough for stores that limit
+    writes per key."""
+    return sent + ttl / 3
+
+
+def taken_over(lock: LockRecord, *, token: str, owner: str, ttl: float, since: str, crashed: bool) -> LockRecord:
+    """The lock of whoever takes `lock` over: the next epoch, and a crash counted."""
+    return LockRecord(
+        state=LockState.HELD,
+        token=token,
+        epoch=lock.epoch + 1,
+        failures=lock.failures + crashed,
+        ttl=ttl,
+        owner=owner,
+        since=since,
+    )
+
+
+def renewed(lock: LockRecord, *, token: str) -> LockRecord:
+    """The same lease, one beat later."""
+    return replace(lock, token=token, beat=lock.beat + 1)
+
+
+def released(lock: LockRecord, *, token: str, failed: bool, options: QueueOptions) -> LockRecord:
+    """The lock as its owner leaves it: free, free after a back-off, or dead. The epoch stays."""
+    failures = lock.failures + failed
+    dead = failed and failures >= options.max_attempts
+    return LockRecord(
+        state=LockState.DEAD if dead else LockState.FREE,
+        token=token,
+        epoch=lock.epoch,
+        failures=failures,
+        backoff=0 if dead or not failed else backoff(failures, options),
+    )
+
+
+def buried(lock: LockRecord, *, token: str) -> LockRecord:
+    """A lock whose owner crashed once too often: dead, the crash counted."""
+    return LockRecord(state=LockState.DEAD, token=token, epoch=lock.epoch, failures=lock.failures + 1)
+
+
+def backoff(failures: int, options: QueueOptions) -> int:
+    """Whole seconds to wait after the `failures`-th failure."""
+    return math.ceil(min(options.backoff_max, options.backoff * 2.0 ** min(failures - 1, 60)))

@@ -1,0 +1,307 @@
+"""What to do next to find work: a pure plan over what is known of every group. No I/O, no clock, no awaiting.
+
+The groups in the order of their names are a ring. `Plan.next_step` says what to do; whoever does it tells the outcome
+with one of the other methods. A group is, as far as this process knows:
+
+* OPEN: not known to be anything else; a *candidate* if a listing younger than `picture_ttl` showed it free;
+* HELD: somebody else's lock was seen, live or released; it is worth a look at `ready` (our monotonic clock);
+* DEAD: its lock says so; a lock that changes (someone retried it) makes it HELD again;
+* MINE: claimed, or being claimed, by this process;
+* DONE.
+
+Work comes first from locks that are ready to be taken over, then from candidates, then from a listing of the next
+stretch of the ring that has an OPEN group, and at last from polling the locks of what is HELD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from s3queue import _lease_rules as rules
+from s3queue._index import Index
+from s3queue._options import QueueOptions
+from s3queue._runtime import Random
+from s3queue.stores._port import Listed, Version
+
+__all__ = ["Claim", "Finished", "ListStretch", "Plan", "PollLocks", "Probe", "RefreshIndex", "Step", "TakeOver", "Wait"]
+
+OPEN, HELD, DEAD, MINE, DONE = range(5)
+
+#: More vanished locks than this are looked up by listing their stretch, fewer by a HEAD each (1/12 of a LIST's price).
+PROBES_MOST = 24
+#: The most groups that one picture offers; with more, the last ones would be someone else's before we came to them.
+CANDIDATES_MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ListStretch:
+    """List flags and locks from after the group named `after` ("" for the ring's start); then call `saw_stretch`."""
+
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim this group, which a listing showed free."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Read this group's lock and take it over if it may be."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask whether this group, whose lock vanished, is done; then call `done` or `free`."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class PollLocks:
+    """List all locks; then call `saw_locks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshIndex:
+    """Ask whether the index has changed; then call `grow` (if so) and `index_checked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is claimable before `until` (our monotonic clock), unless something is told before."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every group is done or dead, as far as is known."""
+
+
+Step = ListStretch | Claim | TakeOver | Probe | PollLocks | RefreshIndex | Wait | Finished
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of a lock that is not ours."""
+
+    version: Version | None
+    #: When it is worth a look.
+    ready: float
+
+
+@dataclass(slots=True)
+class Plan:
+    """See the module's text."""
+
+    options: QueueOptions
+    rng: Random
+    index: Index = field(default_factory=lambda: Index(b""))
+    _state: bytearray = field(default_factory=bytearray)
+    _cursor: int = 0
+    _candidates: deque[str] = field(default_factory=deque)
+    _pictured: float = -math.inf
+    _takeable: deque[str] = field(default_factory=deque)
+    #: Groups that are HELD but whose lock has vanished.
+    _probes: deque[str] = field(default_factory=deque)
+    _locks: dict[str, Seen] = field(default_factory=dict)
+    _polled: float = -math.inf
+    _next_poll: float = -math.inf
+    _poll_wait: float = 0.0
+    _index_checked: float = -math.inf
+    #: A listing, poll or index request is under way; its outcome may change every answer.
+    _looking: bool = False
+
+    def grow(self, index: Index) -> None:
+        """Plan for this index from now on. What is known of its groups stays known."""
+        known = {self.index.name(i): state for i, state in enumerate(self._state) if state != OPEN}
+        self.index = index
+        self._state = bytearray(len(index))
+        for group, state in known.items():
+            i = index.find(group)
+            if i is not None:
+                self._state[i] = state
+        self._cursor = self.rng.randrange(len(index)) if len(index) else 0
+        self._candidates.clear()
+
+    def next_step(self, now: float) -> Step:
+        """What to do now. A step that looks (lists, polls, refreshes) is given out once until its outcome is told."""
+        refresh = self._index_checked + self.options.index_refresh
+        if now >= refresh and not self._looking:
+            return self._look(RefreshIndex())
+        work = self._next_work(now)
+        if work is not None:
+            return work
+        if self._looking:
+            return Wait(math.inf)
+        start = self._next_open()
+        if start is not None:
+            self._cursor = start
+            return self._look(ListStretch(self.index.name(start - 1) if start else ""))
+        return self._idle(now, refresh)
+
+    def _next_work(self, now: float) -> TakeOver | Probe | Claim | None:
+        while self._takeable:
+            group = self._takeable.popleft()
+            if self._get(group) == HELD and self._locks[group].ready <= now:
+                return TakeOver(self._mine(group))
+        while self._probes:
+            group = self._probes.popleft()
+            if self._get(group) == HELD and group not in self._locks:
+                return Probe(self._mine(group))
+        candidate = self._next_candidate(now)
+        return None if candidate is None else Claim(self._mine(candidate))
+
+    def _idle(self, now: float, refresh: float) -> Step:
+        if HELD not in self._state:
+            if now > self._index_checked + self.options.poll_min:
+                return self._look(RefreshIndex())  # it may have grown: look before saying that all is done
+            return Finished() if MINE not in self._state else Wait(refresh)
+        # A lock that gets ready before the next regular poll is looked for in time, but never faster than poll_min.
+        ready = min((seen.ready for seen in self._locks.values()), default=math.inf)
+        due = max(min(self._next_poll, ready), self._polled + self.options.poll_min)
+        return self._look(PollLocks()) if now >= due else Wait(min(due, refresh))
+
+    def _look(self, step: ListStretch | PollLocks | RefreshIndex) -> Step:
+        self._looking = True
+        return step
+
+    def gave_up_looking(self) -> None:
+        """A look failed: it may be given out again."""
+        self._looking = False
+
+    def index_checked(self, now: float) -> None:
+        """The index is as `grow` was told last."""
+        self._looking = False
+        self._index_checked = now
+
+    def saw_stretch(
+        self, step: ListStretch, *, done: Iterable[str], locks: Mapping[str, Listed], end: str, date: float, now: float
+    ) -> None:
+        """What the stretch after `step.after` up to and with `end` ("" for the ring's end) looked like.
+
+        `done` names the groups with flags, `locks` those with locks (with what the listing says of them); groups of
+        neither are free. `now` is when the listing began.
+        """
+        self._looking = False
+        first = self._position_after(step.after) if step.after else 0
+        last = self._position_after(end) if end else len(self.index)
+        for group in done:
+            self.done(group)
+        for group, listed in locks.items():
+            self._saw_lock(group, listed, date, now)
+        self._candidates.clear()
+        self._pictured = now
+        i = first
+        while len(self._candidates) < CANDIDATES_MOST:
+            i = self._state.find(OPEN, i, last)
+            if i < 0:
+                break
+            group = self.index.name(i)
+            if group not in locks:
+                self._candidates.append(group)
+            i += 1
+        self._cursor = last if i < 0 else i
+
+    def _position_after(self, group: str) -> int:
+        i = self.index.position(group)
+        return i + 1 if i < len(self.index) and self.index.name(i) == group else i
+
+    def saw_locks(self, locks: Mapping[str, Listed], *, date: float, now: float) -> None:
+        """What a listing of all locks, begun at `now`, looked like."""
+        self._looking = False
+        changed = False
+        for group, listed in locks.items():
+            changed |= self._saw_lock(group, listed, date, now)
+        vanished = [group for group in self._locks if group not in locks and self._get(group) in (HELD, DEAD)]
+        for group in vanished:
+            del self._locks[group]
+            self._set(group, HELD if len(vanished) <= PROBES_MOST else OPEN)
+        if len(vanished) <= PROBES_MOST:
+            self._probes.extend(vanished)
+        quiet = not changed and not vanished
+        self._poll_wait = min(self.options.poll_max, self._poll_wait * 2) if quiet else self.options.poll_min
+        self._polled = now
+        self._next_poll = now + self._poll_wait * (0.75 + 0.5 * self.rng.random())
+        # Others see the same locks get ready: a random order keeps us apart.
+        self.rng.shuffle(self._takeable)
+
+    def _saw_lock(self, group: str, listed: Listed, date: float, now: float) -> bool:
+        """Whether this says something new."""
+        if self._get(group) in (None, MINE, DONE):
+            return False
+        seen = self._locks.get(group)
+        new = seen is None or seen.version != listed.version
+        if seen is None or new:
+            seen = Seen(listed.version, now + rules.listed_wait(listed.size, date - listed.modified, self.options))
+            self._locks[group] = seen
+            self._set(group, HELD)
+        if self._get(group) == HELD and seen.ready <= now:
+            self._takeable.append(group)
+        return new
+
+    def held(self, group: str, version: Version | None, ready: float) -> None:
+        """Somebody else's lock is on the group, or ours was left released; worth a look at `ready`."""
+        self._locks[group] = Seen(version, ready)
+        self._set(group, HELD)
+
+    def free(self, group: str) -> None:
+        """The group has neither flag nor lock, as far as is known."""
+        self._locks.pop(group, None)
+        self._set(group, OPEN)
+
+    def done(self, group: str) -> None:
+        """The group is completed."""
+        self._locks.pop(group, None)
+        self._set(group, DONE)
+
+    def dead(self, group: str, version: Version | None) -> None:
+        """The group's lock, in this version, says that it is dead."""
+        self._locks[group] = Seen(version, math.inf)
+        self._set(group, DEAD)
+
+    def collided(self) -> None:
+        """A candidate was somebody else's already: this picture is stale, and someone walks here. Go elsewhere."""
+        self._candidates.clear()
+        self._cursor = self.rng.randrange(len(self.index)) if len(self.index) else 0
+
+    def count(self, state: int) -> int:
+        """How many groups are OPEN, HELD, DEAD, MINE or DONE."""
+        return self._state.count(state)
+
+    def _next_candidate(self, now: float) -> str | None:
+        if self._candidates and now > self._pictured + self.options.picture_ttl:
+            self._cursor = self.index.position(self._candidates[0])
+            self._candidates.clear()
+        while self._candidates:
+            group = self._candidates.popleft()
+            if self._get(group) == OPEN:
+                return group
+        return None
+
+    def _next_open(self) -> int | None:
+        i = self._state.find(OPEN, self._cursor)
+        if i < 0:
+            i = self._state.find(OPEN, 0, self._cursor)
+        return i if i >= 0 else None
+
+    def _mine(self, group: str) -> str:
+        self._set(group, MINE)
+        return group
+
+    def _get(self, group: str) -> int | None:
+        i = self.index.find(group)
+        return None if i is None else self._state[i]
+
+    def _set(self, group: str, state: int) -> None:
+        i = self.index.find(group)
+        if i is not None:
+            self._state[i] = state

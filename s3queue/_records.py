@@ -1,0 +1,259 @@
+"""Leases, completions and failures, as values and as the bytes that a store keeps.
+
+Bodies are JSON and untrusted: whatever is not understood raises `DamagedWorkspace`, and is then neither ours nor
+expired nor done. An empty body is olmOCR's. Unknown fields are ignored, so that later versions can add some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from s3queue._errors import DamagedWorkspace, HandlerError
+
+__all__ = ["Failure", "Flag", "LockRecord", "LockState", "describe", "looks_released"]
+
+#: A released lock is smaller than this and a live lease is not, so that a listing tells them apart.
+RELEASED_LIMIT = 64
+#: The most text of a traceback or a command's stderr that a failure record keeps.
+DETAIL_LIMIT = 16 * 1024
+#: The most JSON that a completion carries.
+RESULT_LIMIT = 4 * 1024 * 1024
+
+
+class LockState(Enum):
+    """What a lock says of its group."""
+
+    HELD = "held"
+    FREE = "free"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRecord:
+    """The lease on a group."""
+
+    state: LockState
+    #: The name of the intent that wrote it; empty in olmOCR's locks.
+    token: str
+    epoch: int
+    #: Failed attempts so far; travels from owner to owner.
+    failures: int = 0
+    #: Seconds that must pass after a release before the group is taken over.
+    backoff: int = 0
+    #: Seconds without a renewal after which the lease is past; None in olmOCR's locks.
+    ttl: float | None = None
+    owner: str = ""
+    #: Renewals so far.
+    beat: int = 0
+    #: When this epoch began, by the owner's wall clock: for people.
+    since: str = ""
+
+    def encode(self) -> bytes:
+        if self.state is not LockState.HELD:
+            return _released(self)
+        return _dump(
+            {
+                "v": 1,
+                "state": self.state.value,
+                "owner": self.owner,
+                "token": self.token,
+                "epoch": self.epoch,
+                "ttl": self.ttl,
+                "beat": self.beat,
+                "failures": self.failures,
+                "since": self.since,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> LockRecord:
+        """Raises `DamagedWorkspace`."""
+        if not data:
+            return cls(state=LockState.HELD, token="", epoch=0)
+        fields = _load(data, "lock")
+        short = "s" in fields
+        return cls(
+            state=_state(fields.get("s" if short else "state")),
+            token=_text(fields, "t" if short else "token"),
+            epoch=_number(fields, "e" if short else "epoch"),
+            failures=_number(fields, "f" if short else "failures", 0),
+            backoff=_number(fields, "b", 0),
+            ttl=None if short else _seconds(fields, "ttl"),
+            owner=_text(fields, "owner", ""),
+            beat=_number(fields, "beat", 0),
+            since=_text(fields, "since", ""),
+        )
+
+
+def looks_released(size: int) -> bool:
+    """Whether a lock of this size is a released (or dead) one."""
+    return 0 < size < RELEASED_LIMIT
+
+
+def _released(lock: LockRecord) -> bytes:
+    data = _dump({"s": lock.state.value, "e": lock.epoch, "f": lock.failures, "b": lock.backoff, "t": lock.token})
+    assert looks_released(len(data)), data
+    return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """The completion of a group; never changed once written."""
+
+    token: str
+    epoch: int
+    owner: str = ""
+    #: When, by the owner's wall clock: for people.
+    at: str = ""
+    result: Any = None
+
+    def encode(self) -> bytes:
+        """Raises `HandlerError` when the result is not JSON, or too much of it."""
+        fields = {"v": 1, "state": "done", "owner": self.owner, "token": self.token, "epoch": self.epoch, "at": self.at}
+        try:
+            data = _dump({**fields, "result": self.result})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise HandlerError(f"the handler's result is not JSON ({error}): return JSON values, or None") from error
+        if len(data) > RESULT_LIMIT:
+            raise HandlerError(
+                f"the result of a group is {len(data):,} bytes of JSON, more than {RESULT_LIMIT:,}: "
+                "write it to the store and return a reference"
+            )
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Flag:
+        """Raises `DamagedWorkspace`."""
+        if not data:
+            return cls(token="", epoch=0)
+        fields = _load(data, "done flag")
+        return cls(
+            token=_text(fields, "token"),
+            epoch=_number(fields, "epoch"),
+            owner=_text(fields, "owner", ""),
+            at=_text(fields, "at", ""),
+            result=fields.get("result"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed attempt at a group."""
+
+    token: str
+    epoch: int
+    #: The how-manieth failure of the group this is, from 1.
+    attempt: int
+    owner: str
+    #: When, by the writer's wall clock.
+    at: str
+    #: What went wrong, in a line.
+    error: str
+    #: The kind of thing it was: an exception's class, or ``lease expired``.
+    kind: str
+    #: A traceback or the tail of a command's stderr, bounded.
+    detail: str = ""
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "v": 1,
+                "token": self.token,
+                "epoch": self.epoch,
+                "attempt": self.attempt,
+                "owner": self.owner,
+                "at": self.at,
+                "kind": self.kind,
+                "error": self.error,
+                "detail": self.detail,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Failure:
+        """Raises `DamagedWorkspace`."""
+        fields = _load(data, "failure record")
+        return cls(
+            token=_text(fields, "token"),
+            epoch=_number(fields, "epoch"),
+            attempt=_number(fields, "attempt", 0),
+            owner=_text(fields, "owner", ""),
+            at=_text(fields, "at", ""),
+            kind=_text(fields, "kind", ""),
+            error=_text(fields, "error", ""),
+            detail=_text(fields, "detail", ""),
+        )
+
+
+def describe(error: BaseException | str) -> tuple[str, str, str]:
+    """(kind, one line, bounded detail) of an error, with credentials that show in it blotted out."""
+    if isinstance(error, str):
+        return "error", _clean(error)[:1000], ""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    detail = "".join(traceback.format_exception(error))
+    return type(error).__name__, _clean(str(error) or type(error).__name__)[:1000], _clean(detail)[-DETAIL_LIMIT:]
+
+
+def timestamp(wall: float) -> str:
+    """ISO 8601, UTC."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
+
+
+_SECRETS = re.compile(
+    r"(?i)(x-amz-(?:signature|credential|security-token)=|aws_secret_access_key\W{1,4}|aws_session_token\W{1,4}"
+    r"|secret_?key\W{1,4}|password\W{1,4}|authorization:\s*(?:bearer\s+)?|://[^\s/:@]+:)[^\s&'\"@]+"
+)
+
+
+def _clean(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return _SECRETS.sub(r"\1***", text)
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def _load(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        raise DamagedWorkspace(f"a {what} is not JSON") from None
+    if not isinstance(fields, dict):
+        raise DamagedWorkspace(f"a {what} is not a JSON object")
+    return fields
+
+
+def _state(value: Any) -> LockState:
+    try:
+        return LockState(value)
+    except ValueError:
+        raise DamagedWorkspace(f"a lock has an unknown state: {str(value)[:40]!r}") from None
+
+
+def _text(fields: dict[str, Any], name: str, default: str | None = None) -> str:
+    value = fields.get(name, default)
+    if not isinstance(value, str):
+        raise DamagedWorkspace(f"a record's {name!r} is not a string")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = fields.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
+        raise DamagedWorkspace(f"a record's {name!r} is not a count")
+    return value
+
+
+def _seconds(fields: dict[str, Any], name: str) -> float:
+    value = fields.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e9:
+        raise DamagedWorkspace(f"a record's {name!r} is not a number of seconds")
+    return float(value)
