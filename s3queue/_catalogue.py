@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple, Unpack
-
-import anyio
 
 from s3queue import _keys as keys
-from s3queue._errors import ConfigurationError, NotFound, OutcomeUnknown
+from s3queue._errors import ConfigurationError, NotFound, OutcomeUnknown, WriteConflict
 from s3queue._events import Events
 from s3queue._index import Index, validate_paths
-from s3queue._intent import Intent, Lost, Outcome, Unknown, settle
+from s3queue._intent import Intent, Lost, Outcome, Unknown, Won, settle
 from s3queue._runtime import Runtime
+from s3queue._tasks import compute
 from s3queue.stores._port import CREATE, Replace, Store, Version
 
 __all__ = ["Catalogue", "Loaded"]
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
-#: Indexes above this size are decoded in a thread; below it the loop is not held up.
-_INLINE = 256 * 1024
 #: Within this many seconds one of any number of concurrent populates has long won its turn.
 _POPULATE_FOR = 300.0
 
@@ -50,7 +43,7 @@ class Catalogue:
             body = await self._store.get(keys.INDEX)
         except NotFound:
             return Loaded(Index(b""), None)
-        return Loaded(await _compute(len(body.data), Index.decode, body.data), body.version)
+        return Loaded(await compute(len(body.data), Index.decode, body.data), body.version)
 
     async def changed(self, since: Version | None) -> bool:
         """Whether the index is another one than `since`."""
@@ -71,10 +64,10 @@ class Catalogue:
         until = self._runtime.monotonic() + _POPULATE_FOR
         while True:
             loaded = await self.load()
-            index, added = await _compute(len(wanted) * 100, loaded.index.add, wanted, items_per_group)
+            index, added = await compute(len(wanted) * 100, loaded.index.add, wanted, items_per_group)
             if not added:
                 return 0
-            data = await _compute(len(wanted) * 100, index.encode)
+            data = await compute(len(wanted) * 100, index.encode)
             match await self._swap(data, loaded.version, until):
                 case Lost():
                     self._events.emit("index.conflict", logging.INFO)
@@ -85,6 +78,20 @@ class Catalogue:
                     self._events.emit("index.grown", logging.INFO, groups=added)
                     return added
 
+    async def replace(self, lines: Sequence[str], since: Version | None) -> Version:
+        """Write these records, if the index still is `since` (None: absent); returns the new version.
+
+        Raises `WriteConflict` if it is not, `DamagedWorkspace` for lines that are no index, `OutcomeUnknown`.
+        """
+        index = Index("\n".join(lines).encode("utf-8"))
+        match await self._swap(index.encode(), since, self._runtime.monotonic() + _POPULATE_FOR):
+            case Won(version=version):
+                return version
+            case Lost():
+                raise WriteConflict("the index changed since it was loaded: load it again")
+            case Unknown(cause=cause):
+                raise OutcomeUnknown("it is not known whether the index was written: load it again") from cause
+
     async def _swap(self, data: bytes, version: Version | None, until: float) -> Outcome:
         # Two populates that write the same bytes add the same groups: each may call them its own.
         intent = Intent(
@@ -94,9 +101,3 @@ class Catalogue:
             ours=lambda body: body == data,
         )
         return await settle(self._store, self._runtime, intent, until=until)
-
-
-async def _compute(size: int, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-    if size < _INLINE:
-        return work(*args)
-    return await anyio.to_thread.run_sync(work, *args)

@@ -102,6 +102,17 @@ class Index:
         """The position of the first group whose name is not before this one."""
         return bisect_left(range(len(self)), group, key=self.name)
 
+    def names(self) -> set[str]:
+        """The names of all groups."""
+        return {self.name(i) for i in range(len(self))}
+
+    def lines(self) -> list[str]:
+        """The records as olmOCR's lines of CSV. Raises `DamagedWorkspace` if one is not UTF-8."""
+        try:
+            return [self._text[s - 41 : e].decode("utf-8") for s, e in zip(self._starts, self._ends, strict=True)]
+        except UnicodeDecodeError as error:
+            raise DamagedWorkspace(f"the index is damaged: a record is not UTF-8 ({error.reason})") from None
+
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         return ((self.name(i), self.paths(i)) for i in range(len(self)))
 
@@ -116,7 +127,7 @@ class Index:
         """
         known = {path for i in range(len(self)) for path in self.paths(i)}
         new = iter(sorted(set(paths) - known))
-        names = {self.name(i) for i in range(len(self))}
+        names = self.names()
         lines = []
         while group := list(islice(new, items_per_group)):
             name = _free_name(group, names)

@@ -35,6 +35,11 @@ def flag(group: str) -> str:
     return f"done_flags/done_{group}.flag"
 
 
+def flag_prefix(digits: str) -> str:
+    """What the keys of all completions whose group's name starts with `digits` start with."""
+    return f"done_flags/done_{digits}"
+
+
 def parse_flag(key: str) -> str | None:
     """The group whose completion this key is, or None."""
     match = _FLAG.fullmatch(key)

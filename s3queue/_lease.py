@@ -102,7 +102,9 @@ class Leases:
         self.owner = runtime.owner()
 
     async def claim(self, group: str) -> Lease | Refused:
-        """Claim a group that no lock is known of: one create, then the confirmation that it is not done."""
+        """Claim a group that no lock is known of: one create, then the confirmation that it is not done.
+
+        A claim that is not settled within `request_timeout` is let go: other groups are quicker."""
         record = LockRecord(
             state=LockState.HELD,
             token=self._runtime.token(),
@@ -241,6 +243,11 @@ class Leases:
         )
         return dead
 
+    async def look(self, group: str) -> tuple[LockRecord | None, float]:
+        """The group's lock (None: unreadable) and its age in seconds by the store's clock. Raises `NotFound`."""
+        current = await self._store.get(keys.lock(group))
+        return self._decode(group, current), current.date - current.modified
+
     async def is_done(self, group: str) -> bool:
         """Whether the group has a done flag."""
         try:
@@ -267,6 +274,8 @@ class Leases:
             outcome = await self._write(lease.group, record, lease.version)
             lease.ended = True
         match outcome:
+            case Won():
+                lease.record, lease.version = record, outcome.version
             case Lost():
                 raise self._lost(lease)
             case Unknown(cause=cause):
@@ -339,9 +348,12 @@ class Leases:
         )
         data = failure.encode()
         intent = Intent(key=keys.failure(group, epoch), data=data, mode=CREATE, ours=lambda body: body == data)
-        outcome = await settle(self._store, self._runtime, intent, until=self._until())
-        if isinstance(outcome, Unknown):
-            self._events.emit("failure.unrecorded", logging.WARNING, hash=group, epoch=epoch, error=error)
+        try:
+            if not isinstance(await settle(self._store, self._runtime, intent, until=self._until()), Unknown):
+                return
+        except StoreError as refused:
+            error = f"{error} (and its record was refused: {refused})"
+        self._events.emit("failure.unrecorded", logging.WARNING, hash=group, epoch=epoch, error=error)
 
     def _lease(self, group: str, record: LockRecord, won: Won) -> Lease:
         return Lease(

@@ -19,6 +19,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from s3queue import _lease_rules as rules
 from s3queue._index import Index
@@ -113,6 +114,9 @@ class Plan:
     #: Groups that are HELD but whose lock has vanished.
     _probes: deque[str] = field(default_factory=deque)
     _locks: dict[str, Seen] = field(default_factory=dict)
+    #: (when, group) of what this process handed back itself: nobody renews those, so no listing is needed to tell.
+    _handed_back: list[tuple[float, str]] = field(default_factory=list)
+    _counts: list[int] = field(default_factory=lambda: [0] * 5)
     _polled: float = -math.inf
     _next_poll: float = -math.inf
     _poll_wait: float = 0.0
@@ -129,8 +133,8 @@ class Plan:
             i = index.find(group)
             if i is not None:
                 self._state[i] = state
-        self._cursor = self.rng.randrange(len(index)) if len(index) else 0
-        self._candidates.clear()
+        self._counts = [self._state.count(state) for state in range(5)]
+        self.collided()
 
     def next_step(self, now: float) -> Step:
         """What to do now. A step that looks (lists, polls, refreshes) is given out once until its outcome is told."""
@@ -149,9 +153,12 @@ class Plan:
         return self._idle(now, refresh)
 
     def _next_work(self, now: float) -> TakeOver | Probe | Claim | None:
+        while self._handed_back and self._handed_back[0][0] <= now:
+            self._takeable.append(heappop(self._handed_back)[1])
         while self._takeable:
             group = self._takeable.popleft()
-            if self._get(group) == HELD and self._locks[group].ready <= now:
+            seen = self._locks.get(group)
+            if seen is not None and seen.ready <= now and self._get(group) == HELD:
                 return TakeOver(self._mine(group))
         while self._probes:
             group = self._probes.popleft()
@@ -161,14 +168,16 @@ class Plan:
         return None if candidate is None else Claim(self._mine(candidate))
 
     def _idle(self, now: float, refresh: float) -> Step:
-        if HELD not in self._state:
+        if not self.count(HELD):
             if now > self._index_checked + self.options.poll_min:
                 return self._look(RefreshIndex())  # it may have grown: look before saying that all is done
-            return Finished() if MINE not in self._state else Wait(refresh)
+            return Wait(refresh) if self.count(MINE) else Finished()
         # A lock that gets ready before the next regular poll is looked for in time, but never faster than poll_min.
         ready = min((seen.ready for seen in self._locks.values()), default=math.inf)
         due = max(min(self._next_poll, ready), self._polled + self.options.poll_min)
-        return self._look(PollLocks()) if now >= due else Wait(min(due, refresh))
+        if now >= due:
+            return self._look(PollLocks())
+        return Wait(min([due, refresh, *(when for when, _ in self._handed_back[:1])]))
 
     def _look(self, step: ListStretch | PollLocks | RefreshIndex) -> Step:
         self._looking = True
@@ -249,9 +258,14 @@ class Plan:
         return new
 
     def held(self, group: str, version: Version | None, ready: float) -> None:
-        """Somebody else's lock is on the group, or ours was left released; worth a look at `ready`."""
+        """A lock that is not ours is on the group; worth a look at `ready`."""
         self._locks[group] = Seen(version, ready)
         self._set(group, HELD)
+
+    def handed_back(self, group: str, version: Version | None, ready: float) -> None:
+        """This process left the group's lock, in this version, released; anybody may take it over at `ready`."""
+        self.held(group, version, ready)
+        heappush(self._handed_back, (ready, group))
 
     def free(self, group: str) -> None:
         """The group has neither flag nor lock, as far as is known."""
@@ -268,6 +282,10 @@ class Plan:
         self._locks[group] = Seen(version, math.inf)
         self._set(group, DEAD)
 
+    def is_done(self, group: str) -> bool:
+        """Whether the group is known to be completed."""
+        return self._get(group) == DONE
+
     def collided(self) -> None:
         """A candidate was somebody else's already: this picture is stale, and someone walks here. Go elsewhere."""
         self._candidates.clear()
@@ -275,7 +293,7 @@ class Plan:
 
     def count(self, state: int) -> int:
         """How many groups are OPEN, HELD, DEAD, MINE or DONE."""
-        return self._state.count(state)
+        return self._counts[state]
 
     def _next_candidate(self, now: float) -> str | None:
         if self._candidates and now > self._pictured + self.options.picture_ttl:
@@ -294,6 +312,7 @@ class Plan:
         return i if i >= 0 else None
 
     def _mine(self, group: str) -> str:
+        self._locks.pop(group, None)
         self._set(group, MINE)
         return group
 
@@ -303,5 +322,8 @@ class Plan:
 
     def _set(self, group: str, state: int) -> None:
         i = self.index.find(group)
-        if i is not None:
-            self._state[i] = state
+        if i is None:
+            return
+        self._counts[self._state[i]] -= 1
+        self._counts[state] += 1
+        self._state[i] = state

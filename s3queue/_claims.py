@@ -1,0 +1,140 @@
+"""The groups that this process holds: won by the scheduler, renewed by the keeper, ended here, each exactly once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+
+from s3queue import _lease_rules as rules
+from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
+from s3queue._keeper import Keeper
+from s3queue._lease import Lease
+from s3queue._model import WorkItem
+from s3queue._scheduler import Scheduler
+from s3queue._tasks import task_group
+from s3queue._workspace import Workspace
+
+__all__ = ["Claims"]
+
+
+class Claims:
+    """What one process holds of one workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._leases = workspace.leases
+        self.keeper = Keeper(workspace.leases, workspace.runtime, workspace.events)
+        self.scheduler = Scheduler(workspace, on_lease=self.keeper.keep)
+        self._held: dict[str, Lease] = {}
+
+    async def acquire(self, *, wait: bool) -> Lease | None:
+        """See `Scheduler.acquire`. Whoever gets a lease ends it with one of the methods below."""
+        lease = await self.scheduler.acquire(wait=wait)
+        if lease is not None:
+            self._held[lease.group] = lease
+        return lease
+
+    def find(self, group: str, epoch: int) -> Lease:
+        """The lease that was handed out for this group at this epoch. Raises `LeaseLost` if it is not held any more."""
+        lease = self._held.get(group)
+        if lease is None or lease.epoch != epoch:
+            raise LeaseLost(f"group {group} (epoch {epoch}) is not leased here any more: its result was dropped")
+        return lease
+
+    def item(self, lease: Lease) -> WorkItem:
+        """The leased group, as users see it."""
+        index = self.scheduler.plan.index
+        position = index.find(lease.group)
+        assert position is not None, lease
+        paths = index.paths(position)
+        return WorkItem(hash=lease.group, work_paths=paths, epoch=lease.epoch, failures=lease.record.failures)
+
+    async def complete(self, lease: Lease, result: Any = None) -> None:
+        """Raises as `Leases.complete` does; the lease is kept, to try again, unless it is lost."""
+        with self._ending(lease):
+            await self._leases.complete(lease, result)
+        self.scheduler.plan.done(lease.group)
+        self.scheduler.changed()
+        self._workspace.events.emit("group.done", hash=lease.group, epoch=lease.epoch)
+
+    async def fail(self, lease: Lease, error: BaseException | str) -> bool:
+        """Whether the group is dead now. Raises as `Leases.fail` does."""
+        with self._ending(lease):
+            dead = await self._leases.fail(lease, error)
+        if dead:
+            self.scheduler.plan.dead(lease.group, lease.version)
+            self.scheduler.changed()
+        else:
+            self._handed_back(lease)
+        return dead
+
+    async def release(self, lease: Lease) -> None:
+        """Raises as `Leases.release` does."""
+        with self._ending(lease):
+            await self._leases.release(lease)
+        self._handed_back(lease)
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop renewing a lease that is lost, or that cannot be given back: it runs out."""
+        self.keeper.forget(lease)
+        self._gone(lease)
+
+    @contextmanager
+    def watch(self, lease: Lease) -> Iterator[anyio.CancelScope]:
+        """A scope for the work on a lease, which is cancelled when the lease is lost."""
+        with anyio.CancelScope() as scope:
+            self.keeper.watch(lease, scope)
+            try:
+                yield scope
+            finally:
+                self.keeper.unwatch(lease)
+
+    async def close(self) -> None:
+        """Release everything that is still held, within `request_timeout`, whatever else is being cancelled."""
+        runtime, options = self._workspace.runtime, self._workspace.options
+        with anyio.CancelScope(deadline=runtime.monotonic() + options.request_timeout, shield=True):
+            async with task_group() as tasks:
+                tasks.start_soon(self.scheduler.hand_back)
+                for lease in list(self._held.values()):
+                    tasks.start_soon(self._let_go, lease)
+
+    async def _let_go(self, lease: Lease) -> None:
+        try:
+            await self.release(lease)
+        except (StoreError, LeaseLost, OutcomeUnknown) as error:
+            self._workspace.events.emit("lock.left", logging.INFO, hash=lease.group, error=str(error))
+
+    def _handed_back(self, lease: Lease) -> None:
+        # A second more than the back-off: the store's stamps may be whole seconds, and an early look is a wasted GET.
+        ready = self._workspace.runtime.monotonic() + (lease.record.backoff + 1 if lease.record.backoff else 0)
+        self.scheduler.plan.handed_back(lease.group, lease.version, ready)
+        self.scheduler.changed()
+
+    @contextmanager
+    def _ending(self, lease: Lease) -> Iterator[None]:
+        """No renewals meanwhile; the lease is over when this ends well, or when it is lost; else it is kept."""
+        self.keeper.forget(lease)
+        try:
+            yield
+        except BaseException as error:
+            if lease.ended or isinstance(error, LeaseLost):
+                self._gone(lease)
+            else:
+                self.keeper.keep(lease)
+            raise
+        self._over(lease)
+
+    def _gone(self, lease: Lease) -> None:
+        self._over(lease)
+        options = self._workspace.options
+        expiry = self._workspace.runtime.monotonic() + rules.patience(options.lease_ttl, options)
+        self.scheduler.plan.held(lease.group, None, expiry)
+        self.scheduler.changed()
+
+    def _over(self, lease: Lease) -> None:
+        if self._held.get(lease.group) is lease:
+            del self._held[lease.group]

@@ -1,0 +1,103 @@
+"""The keeper: renews the leases of one process in time, and stops the work on those that are lost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import anyio
+
+from s3queue._errors import LeaseLost, StoreError
+from s3queue._events import Events
+from s3queue._lease import Lease, Leases
+from s3queue._runtime import Runtime
+from s3queue._tasks import task_group
+
+__all__ = ["Keeper"]
+
+#: Wait after a renewal that the store refused for a reason of its own (no permission, …), while the lease lasts.
+_REFUSED_PAUSE = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    lease: Lease
+    #: The work on it: cancelled when the lease is lost, and by its deadline, which moves with each renewal.
+    work: anyio.CancelScope | None = None
+    not_before: float = 0.0
+    renewing: bool = field(default=False)
+
+    @property
+    def due(self) -> float:
+        return float("inf") if self.renewing else max(self.lease.renew_at, self.not_before)
+
+
+class Keeper:
+    """Keeps leases from when they are won until they are ended or forgotten. `run` is its task."""
+
+    def __init__(self, leases: Leases, runtime: Runtime, events: Events) -> None:
+        self._leases = leases
+        self._runtime = runtime
+        self._events = events
+        self._kept: dict[Lease, _Kept] = {}
+        self._change = anyio.Event()
+
+    def keep(self, lease: Lease) -> None:
+        """Renew this lease from now on."""
+        self._kept[lease] = _Kept(lease)
+        self._change.set()
+
+    def watch(self, lease: Lease, work: anyio.CancelScope) -> None:
+        """Cancel `work` as soon as the lease is lost, or would be by now."""
+        kept = self._kept.setdefault(lease, _Kept(lease))
+        kept.work = work
+        work.deadline = lease.deadline
+        if lease.ended:
+            work.cancel()
+
+    def unwatch(self, lease: Lease) -> None:
+        """The work is over; the lease is still kept."""
+        kept = self._kept.get(lease)
+        if kept is not None:
+            kept.work = None
+
+    def forget(self, lease: Lease) -> None:
+        """The lease is ended, one way or another."""
+        self._kept.pop(lease, None)
+
+    async def run(self) -> None:
+        """Renew what is due, each lease in a task of its own, until cancelled."""
+        async with task_group() as tasks:
+            while True:
+                now = self._runtime.monotonic()
+                for kept in [kept for kept in self._kept.values() if kept.due <= now]:
+                    kept.renewing = True
+                    tasks.start_soon(self._renew, kept)
+                self._change = anyio.Event()
+                with anyio.CancelScope(deadline=min((kept.due for kept in self._kept.values()), default=float("inf"))):
+                    await self._change.wait()
+
+    async def _renew(self, kept: _Kept) -> None:
+        lease = kept.lease
+        try:
+            if await self._leases.renew(lease):
+                if kept.work is not None:
+                    kept.work.deadline = lease.deadline
+            elif lease.deadline <= self._runtime.monotonic():
+                self._lost(kept, "it could not be renewed in time")
+        except LeaseLost as error:
+            self._lost(kept, str(error))
+        except StoreError as error:
+            # Refused, not lost: the lease stands until its deadline, and somebody may repair what is wrong by then.
+            kept.not_before = self._runtime.monotonic() + _REFUSED_PAUSE
+            self._events.emit("lease.not_renewed", logging.WARNING, hash=lease.group, error=str(error))
+        finally:
+            kept.renewing = False
+            self._change.set()
+
+    def _lost(self, kept: _Kept, why: str) -> None:
+        if self._kept.pop(kept.lease, None) is None:
+            return  # its owner ended it while we renewed
+        self._events.emit("lease.lost", logging.WARNING, hash=kept.lease.group, epoch=kept.lease.epoch, error=why)
+        if kept.work is not None:
+            kept.work.cancel()

@@ -1,0 +1,225 @@
+"""The work queue: populate, claim, run, complete. What most users need is here."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio.abc import TaskStatus
+
+from s3queue._backend import Backend
+from s3queue._claims import Claims
+from s3queue._errors import ConfigurationError
+from s3queue._events import Observer
+from s3queue._handlers import Handler, Runner
+from s3queue._model import QueueStatus, RunSummary, WorkItem
+from s3queue._options import QueueOptions
+from s3queue._pool import Per, Pool
+from s3queue._runtime import Runtime
+from s3queue._survey import count
+from s3queue._tasks import task_group
+from s3queue._watchdog import watch_loop
+from s3queue._workspace import Workspace
+from s3queue.stores._open import open_store
+
+__all__ = ["WorkQueue", "open_queue"]
+
+
+class WorkQueue:
+    """One process's part in a workspace.
+
+    Bare, it has no background tasks: leases that are not completed within their time to live are renewed only by
+    `mark_done` (by compare-and-swap; it raises `LeaseLost` if the group was taken over). Inside ``async with`` they are
+    renewed as long as they are held, and handed back at the end.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        options: QueueOptions | None = None,
+        runtime: Runtime | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._workspace = Workspace(backend.store, options=options, runtime=runtime, observer=observer)
+        self._claims = Claims(self._workspace)
+        self._pool: Pool | None = None
+        self._session: AbstractAsyncContextManager[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<WorkQueue {self._workspace.store.name} {self._claims.scheduler!r}>"
+
+    async def __aenter__(self) -> Self:
+        if self._session is not None:
+            raise ConfigurationError("this queue is open already: enter it once")
+        session = self._keeping()
+        await session.__aenter__()
+        self._session = session
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        session, self._session = self._session, None
+        assert session is not None
+        return await session.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _keeping(self) -> AsyncIterator[None]:
+        await self._workspace.check()
+        async with task_group() as tasks:
+            tasks.start_soon(self._claims.keeper.run)
+            try:
+                yield
+            finally:
+                await self._claims.close()
+            tasks.cancel_scope.cancel()
+
+    async def populate_queue(self, paths: Iterable[str], items_per_group: int = 1) -> int:
+        """Add the paths that the workspace does not have yet, in groups; returns the number of new groups.
+
+        Raises `InvalidPath`, `ConfigurationError`, `DamagedWorkspace` (nothing is written then), `OutcomeUnknown`.
+        """
+        await self._workspace.check()
+        added = await self._workspace.catalogue.populate(paths, items_per_group)
+        if added:
+            await self._claims.scheduler.refresh()
+        return added
+
+    async def initialize_queue(self) -> int:
+        """Read the index and list what is done; returns the number of groups that are not. Optional: `get_work` and
+        `run` look only at what they need."""
+        await self._workspace.check()
+        return await self._claims.scheduler.count()
+
+    async def get_work(self, wait: bool = False) -> WorkItem | None:
+        """Claim a group. None if nothing is claimable now; with `wait`, only once every group is done or dead.
+
+        End each item by `mark_done`, `mark_failed` or `release`. Raises store errors that retries did not cure.
+        """
+        await self._workspace.check()
+        lease = await self._claims.acquire(wait=wait)
+        return None if lease is None else self._claims.item(lease)
+
+    async def mark_done(self, item: WorkItem, result: Any = None) -> None:
+        """Complete the group. `result` (JSON values) is kept with the completion.
+
+        Raises `LeaseLost` if the group is somebody else's by now (the result is dropped), `HandlerError` for a result
+        that is not JSON or too large, `OutcomeUnknown` or a store's error (then try again).
+        """
+        await self._claims.complete(self._claims.find(item.hash, item.epoch), result)
+
+    async def mark_failed(self, item: WorkItem, error: BaseException | str) -> bool:
+        """Record a failed attempt; the group waits for the next one, or is dead (then True).
+
+        Raises `LeaseLost`, `OutcomeUnknown` or a store's error.
+        """
+        return await self._claims.fail(self._claims.find(item.hash, item.epoch), error)
+
+    async def release(self, item: WorkItem) -> None:
+        """Hand the group back; anybody may claim it at once, and it counts as no attempt.
+
+        Raises `LeaseLost`, `OutcomeUnknown` or a store's error.
+        """
+        await self._claims.release(self._claims.find(item.hash, item.epoch))
+
+    async def status(self) -> QueueStatus:
+        """Count the workspace's groups. Lists every flag and lock, and reads the released locks."""
+        loaded = await self._workspace.catalogue.load()
+        return await count(self._workspace.store, loaded.index, self._workspace.options)
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        workers: int = 16,
+        per: Per = "group",
+        timeout: float | None = None,
+        grace: float = 30.0,
+        handle_signals: bool = True,
+        wait: bool = True,
+    ) -> RunSummary:
+        """Run `handler` over everything that can be claimed, `workers` calls at a time.
+
+        `handler` gets a `WorkItem` (``per="group"``) or a path (``per="path"``; the paths of a group run concurrently,
+        and the group is done when all are). It is a coroutine function, or a plain function, which runs in a thread.
+        What it returns (JSON values) is kept with the completion; what it raises fails this attempt at its group and
+        nothing else. A call that takes longer than `timeout` seconds fails.
+
+        Returns when every group is done or dead; without `wait`, when nothing is claimable. The first SIGTERM or SIGINT
+        ends claiming, and after `grace` seconds cancels what still runs and hands its groups back; the second one ends
+        the process at once. Raises `ConfigurationError`, `DamagedWorkspace` or a store's error that lasts.
+        """
+        runner = Runner(handler, threads=workers, timeout=timeout)
+        pool = Pool(self._workspace, self._claims, runner, workers=workers, per=per, grace=grace, wait=wait)
+        if self._pool is not None:
+            raise ConfigurationError("this queue runs already: open it a second time to run two handlers at once")
+        self._pool = pool
+        options = self._workspace.options
+        try:
+            async with AsyncExitStack() as stack:
+                if self._session is None:
+                    await stack.enter_async_context(self)
+                if handle_signals:
+                    await stack.enter_async_context(_stopped_by_signals(pool))
+                await stack.enter_async_context(
+                    watch_loop(runner.name, options.block_warning, self._workspace.runtime, self._workspace.events)
+                )
+                return await pool.run()
+        finally:
+            self._pool = None
+
+    def stop(self) -> None:
+        """Make `run` stop as the first signal does. Does nothing if it does not run."""
+        if self._pool is not None:
+            self._pool.stop()
+
+
+@asynccontextmanager
+async def open_queue(
+    workspace: str,
+    *,
+    options: QueueOptions | None = None,
+    put_args: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> AsyncIterator[WorkQueue]:
+    """The queue of ``s3://bucket/prefix`` or of a folder, open, with a client of its own.
+
+    Ordinary AWS configuration applies (profile, environment, ``AWS_ENDPOINT_URL_S3``). `put_args` are extra arguments
+    of every write, such as ``ServerSideEncryption``. Raises `ConfigurationError`, and `StoreUnsuitable` if the start-up
+    check fails.
+    """
+    runtime = Runtime()
+    async with (
+        open_store(workspace, options=options or QueueOptions(), runtime=runtime, put_args=put_args) as store,
+        WorkQueue(Backend(store), options=options, runtime=runtime, observer=observer) as queue,
+    ):
+        yield queue
+
+
+@asynccontextmanager
+async def _stopped_by_signals(pool: Pool) -> AsyncIterator[None]:
+    # Only the main thread may handle signals; a pool elsewhere is stopped by whoever runs it.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    async with task_group() as tasks:
+        await tasks.start(_stop_on_signal, pool)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def _stop_on_signal(pool: Pool, *, task_status: TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if pool.stopping:
+                # The second one: leave as if nobody had ever handled it, with the exit status that says so.
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            pool.stop()

@@ -1,0 +1,319 @@
+"""The claim scheduler: one a process. Does what the `Plan` says and hands out the leases it won.
+
+Used bare, `acquire` itself does the steps. Inside `run`, some tasks do them ahead of the workers, so that a free worker
+finds its next lease in memory; they stop as soon as enough are at hand.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from s3queue import _keys as keys
+from s3queue import _plan as plans
+from s3queue._errors import (
+    ConfigurationError,
+    DamagedWorkspace,
+    LeaseLost,
+    OutcomeUnknown,
+    S3QueueError,
+    StoreError,
+    Throttled,
+    Unanswered,
+    WriteConflict,
+)
+from s3queue._lease import Busy, Completed, GroupDead, Lease, Refused, Unsettled
+from s3queue._plan import Plan
+from s3queue._survey import list_flags, list_locks, list_stretch
+from s3queue._tasks import task_group
+from s3queue._workspace import Workspace
+from s3queue.stores._port import Listed, Version
+
+__all__ = ["Scheduler"]
+
+#: The claim-ahead of one process is at most this part of what is open, so that the last groups go to idle machines.
+_AHEAD_SHARE = 16
+#: Age from which the lock of a finished group is taken for left behind: its owner would have deleted it long since.
+_SWEEP_AFTER = 10.0
+_TROUBLE_PAUSE = 0.5
+_TROUBLE_PAUSE_MOST = 15.0
+_PASSING = (Throttled, Unanswered, WriteConflict, OutcomeUnknown)
+
+
+class Scheduler:
+    """Finds, claims and hands out work groups of one workspace. `on_lease` is told of each lease as it is won."""
+
+    def __init__(self, workspace: Workspace, *, on_lease: Callable[[Lease], None]) -> None:
+        self.plan = Plan(options=workspace.options, rng=workspace.runtime.rng)
+        self._store = workspace.store
+        self._leases = workspace.leases
+        self._catalogue = workspace.catalogue
+        self._options = workspace.options
+        self._runtime = workspace.runtime
+        self._events = workspace.events
+        self._on_lease = on_lease
+        self._version: Version | None = None
+        self._loaded = False
+        self._loading = anyio.Lock()
+        self._ready: deque[Lease] = deque()
+        self._waiting = 0
+        self._claiming = 0
+        self._background = False
+        self._stopping = False
+        #: Why there is nothing to hand out just now, as the last step said.
+        self._nothing: plans.Wait | plans.Finished | None = None
+        self._error: S3QueueError | None = None
+        self._troubles = 0
+        self._trouble_since: float | None = None
+        self._change = anyio.Event()
+
+    def __repr__(self) -> str:
+        names = ("open", "held", "dead", "mine", "done")
+        counts = " ".join(f"{name}={self.plan.count(state)}" for state, name in enumerate(names))
+        return f"<Scheduler {counts} ready={len(self._ready)} waiting={self._waiting}>"
+
+    async def load(self) -> None:
+        """Read the index, if that was not done yet. Raises `DamagedWorkspace` and the store's errors."""
+        async with self._loading:
+            if not self._loaded:
+                await self._reload()
+                self._loaded = True
+
+    async def refresh(self) -> None:
+        """The index has grown: read it again, if it was read before."""
+        async with self._loading:
+            if self._loaded:
+                await self._reload()
+                self.changed()
+
+    async def count(self) -> int:
+        """List every done flag; returns how many groups are not done."""
+        await self.load()
+        for group in await list_flags(self._store):
+            self.plan.done(group)
+        self.changed()
+        return len(self.plan.index) - self.plan.count(plans.DONE)
+
+    async def acquire(self, *, wait: bool) -> Lease | None:
+        """A lease to work on. None when nothing is claimable now; with `wait`, only when all groups are done or dead.
+
+        Cancellation loses nothing: a lease won meanwhile goes to the next caller.
+        """
+        await self.load()
+        self._nothing = None
+        self._waiting += 1
+        self.changed()
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if (lease := self._pop_ready()) is not None:
+                    return lease
+                if self._stopping or self._given_up(wait):
+                    return None
+                await (self._until_changed() if self._background else self._advance(pause=wait))
+        finally:
+            self._waiting -= 1
+
+    async def run(self) -> None:
+        """Claim ahead of the workers until `stop`, or an error, which `acquire` then raises; claims under way end."""
+        self._background, self._stopping, self._error = True, False, None
+        try:
+            async with task_group() as tasks:
+                for _ in range(self._options.claim_concurrency):
+                    tasks.start_soon(self._claim_ahead)
+        finally:
+            self._background = False
+
+    def stop(self) -> None:
+        """Claim nothing more; `acquire` returns None from now on."""
+        self._stopping = True
+        self.changed()
+
+    async def hand_back(self) -> None:
+        """Release the leases that nobody has taken."""
+        async with task_group() as tasks:
+            while self._ready:
+                tasks.start_soon(self._release, self._ready.popleft())
+
+    def changed(self) -> None:
+        """Something was told to the plan, or somebody waits: whoever waits looks again."""
+        self._nothing = None
+        self._wake()
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = anyio.Event()
+
+    async def _until_changed(self, until: float = float("inf")) -> None:
+        with anyio.CancelScope(deadline=until):
+            await self._change.wait()
+
+    def _given_up(self, wait: bool) -> bool:
+        if self._claiming or self._nothing is None:
+            return False
+        return not wait or isinstance(self._nothing, plans.Finished)
+
+    def _pop_ready(self) -> Lease | None:
+        while self._ready:
+            lease = self._ready.popleft()
+            if lease.valid(self._runtime.monotonic()):
+                self._wake()
+                return lease
+            self.plan.held(lease.group, None, self._runtime.monotonic())
+        return None
+
+    async def _release(self, lease: Lease) -> None:
+        try:
+            await self._leases.release(lease)
+        except (StoreError, LeaseLost, OutcomeUnknown) as error:
+            self._events.emit("lock.left", logging.INFO, hash=lease.group, error=str(error))
+        self.plan.handed_back(lease.group, lease.version, self._runtime.monotonic())
+
+    # The steps.
+
+    async def _claim_ahead(self) -> None:
+        while not self._stopping and self._error is None:
+            if self._wants_more():
+                await self._advance(pause=True)
+            else:
+                await self._until_changed()
+
+    def _wants_more(self) -> bool:
+        ahead = min(self._options.claim_ahead, self.plan.count(plans.OPEN) // _AHEAD_SHARE)
+        return self._waiting + ahead > len(self._ready) + self._claiming
+
+    async def _advance(self, *, pause: bool) -> None:
+        """Do the plan's next step; if it is to wait, do that too (with `pause`)."""
+        step = self.plan.next_step(self._runtime.monotonic())
+        if isinstance(step, (plans.Wait, plans.Finished)):
+            await self._rest(step, pause)
+            return
+        try:
+            await self._do(step)
+        except S3QueueError as error:
+            self._undo(step)
+            await self._trouble(error, pause)
+        except BaseException:
+            self._undo(step)
+            raise
+        else:
+            self._troubles, self._trouble_since = 0, None
+
+    async def _rest(self, step: plans.Wait | plans.Finished, pause: bool) -> None:
+        until = step.until if isinstance(step, plans.Wait) else float("inf")
+        if until == float("inf") and isinstance(step, plans.Wait):
+            await self._until_changed()  # somebody is looking, and will tell
+            return
+        if type(step) is not type(self._nothing):
+            self._nothing = step
+            self._wake()
+        # A claim under way may yet bring something, even for those who do not wait.
+        if self._claiming or (pause and (self._background or isinstance(step, plans.Wait))):
+            await self._until_changed(until)
+
+    def _undo(self, step: plans.Step) -> None:
+        match step:
+            case plans.ListStretch() | plans.PollLocks() | plans.RefreshIndex():
+                self.plan.gave_up_looking()
+            case plans.Claim(group) | plans.TakeOver(group) | plans.Probe(group):
+                self.plan.held(group, None, self._runtime.monotonic())
+        self._wake()
+
+    async def _trouble(self, error: S3QueueError, pause: bool) -> None:
+        """The store is in trouble: everything slows down together. What lasts and is not passing ends the search."""
+        now = self._runtime.monotonic()
+        since = self._trouble_since = self._trouble_since or now
+        hopeless = isinstance(error, (DamagedWorkspace, ConfigurationError))
+        lasting = not isinstance(error, _PASSING) and now - since > self._options.retry_for
+        if not pause or hopeless or lasting:
+            if not self._background:
+                raise error
+            self._error = error
+            self._wake()
+            return
+        longest = min(_TROUBLE_PAUSE_MOST, _TROUBLE_PAUSE * 2 ** min(self._troubles, 10))
+        wait = longest * (0.5 + 0.5 * self._runtime.rng.random())
+        self._troubles += 1
+        self._events.emit("store.trouble", logging.WARNING, error=str(error), wait=round(wait, 1))
+        await self._runtime.sleep(wait)
+
+    async def _do(self, step: plans.Step) -> None:
+        match step:
+            case plans.Claim(group):
+                if not isinstance(await self._claim(group, self._leases.claim), Lease):
+                    self.plan.collided()
+            case plans.TakeOver(group):
+                await self._claim(group, self._leases.take_over)
+            case plans.Probe(group):
+                (self.plan.done if await self._leases.is_done(group) else self.plan.free)(group)
+            case plans.ListStretch():
+                await self._list_stretch(step)
+            case plans.PollLocks():
+                await self._poll_locks()
+            case plans.RefreshIndex():
+                if await self._catalogue.changed(self._version):
+                    await self._reload()
+                self.plan.index_checked(self._runtime.monotonic())
+        self.changed()
+
+    async def _claim(self, group: str, attempt: Callable[[str], Awaitable[Lease | Refused]]) -> Lease | Refused:
+        outcome: Lease | Refused = Unsettled()
+        self._claiming += 1
+        try:
+            # Cancelled half way, nobody would know that the group is ours; each request in there has its deadline.
+            until = self._runtime.monotonic() + self._options.request_timeout + self._options.retry_for
+            with anyio.CancelScope(deadline=until, shield=True):
+                outcome = await attempt(group)
+        finally:
+            self._claiming -= 1
+        self._tell(group, outcome)
+        return outcome
+
+    def _tell(self, group: str, outcome: Lease | Refused) -> None:
+        now = self._runtime.monotonic()
+        match outcome:
+            case Lease():
+                self._on_lease(outcome)
+                self._ready.append(outcome)
+            case Completed():
+                self.plan.done(group)
+            case GroupDead(version):
+                self.plan.dead(group, version)
+            case Busy(seconds, version):
+                self.plan.held(group, version, float("inf") if seconds is None else now + seconds)
+            case Unsettled():
+                self.plan.held(group, None, now + self._options.lease_ttl)
+
+    async def _list_stretch(self, step: plans.ListStretch) -> None:
+        now = self._runtime.monotonic()
+        seen = await list_stretch(self._store, step.after)
+        self.plan.saw_stretch(step, done=seen.done, locks=seen.locks, end=seen.end, date=seen.date, now=now)
+        await self._sweep(seen.locks, seen.date)
+
+    async def _poll_locks(self) -> None:
+        now = self._runtime.monotonic()
+        seen = await list_locks(self._store)
+        self.plan.saw_locks(seen.found, date=seen.date, now=now)
+        await self._sweep(seen.found, seen.date)
+
+    async def _sweep(self, locks: dict[str, Listed], date: float) -> None:
+        """Delete locks of finished groups that their owners left behind: such a lock guards nothing."""
+        old = [group for group, lock in locks.items() if date - lock.modified > _SWEEP_AFTER]
+        left = [keys.lock(group) for group in old if self.plan.is_done(group)]
+        if not left:
+            return
+        try:
+            await self._store.delete_many(left)
+        except StoreError as error:
+            self._events.emit("lock.left", logging.INFO, count=len(left), error=str(error))
+
+    async def _reload(self) -> None:
+        loaded = await self._catalogue.load()
+        self._version = loaded.version
+        self.plan.grow(loaded.index)
+        self.plan.index_checked(self._runtime.monotonic())
+        self._events.emit("index.loaded", logging.INFO, groups=len(loaded.index))

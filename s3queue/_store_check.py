@@ -1,0 +1,222 @@
+"""The start-up check: proves on scratch keys that a store does what the lease protocol needs, before any work.
+
+Stores that ignore a condition answer 200 where others answer 412, and then two machines own one group (GCS through its
+S3 face, Garage, old Ceph, …). So each refusal is provoked, and the object read afterwards: what counts is what stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from s3queue import _keys as keys
+from s3queue._errors import (
+    AccessDenied,
+    CredentialsExpired,
+    NotFound,
+    StoreError,
+    StoreUnsuitable,
+    Throttled,
+    Unanswered,
+    Unsupported,
+)
+from s3queue._events import Events
+from s3queue._intent import Intent, Unknown, Won, settle
+from s3queue._runtime import Runtime
+from s3queue._tasks import task_group
+from s3queue.stores._listing import list_pages
+from s3queue.stores._port import CREATE, Create, Replace, Store, Version
+
+__all__ = ["check_store"]
+
+_RACERS = 16
+#: A refusal that lasts this long though nothing stands in the way is the store's answer.
+_SETTLE_FOR = 8.0
+_CLEAN_UP_FOR = 20.0
+_USE_ANOTHER = "use a store that honours conditional writes (If-None-Match and If-Match), in a version that does"
+
+
+class _Scratch:
+    """Scratch keys of one check, and the steps on them."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self.store = store
+        self.runtime = runtime
+        self.prefix = f"{keys.SCRATCH}{runtime.token()}/"
+        self.used: list[str] = []
+
+    def key(self, name: str) -> str:
+        key = self.prefix + name
+        if key not in self.used:
+            self.used.append(key)
+        return key
+
+    def body(self) -> bytes:
+        return f"s3queue start-up check {self.runtime.token()}".encode("ascii")
+
+    async def put(self, key: str, data: bytes, mode: Create | Replace) -> Version | None:
+        """The version that we wrote; None if the write was refused. Settled like every conditional write."""
+        intent = Intent(key=key, data=data, mode=mode, ours=lambda body: body == data)
+        outcome = await settle(self.store, self.runtime, intent, until=self.runtime.monotonic() + _SETTLE_FOR)
+        match outcome:
+            case Won(version=version):
+                return version
+            case Unknown(cause=Unanswered() | Throttled() as cause):
+                raise cause
+        return None
+
+    async def read(self, key: str) -> tuple[bytes, Version] | None:
+        try:
+            body = await self.store.get(key)
+        except NotFound:
+            return None
+        return body.data, body.version
+
+    async def clean_up(self) -> None:
+        with anyio.CancelScope(deadline=self.runtime.monotonic() + _CLEAN_UP_FOR, shield=True):
+            await self.store.delete_many(self.used)
+
+
+async def check_store(store: Store, runtime: Runtime, events: Events, *, unsafe: bool = False) -> None:
+    """Raise `StoreUnsuitable` with one line that names the store, what failed and what to do; `unsafe` only warns.
+
+    Scratch keys are removed, also on failure. Raises `Unanswered` or `Throttled` if the store cannot be reached.
+    """
+    scratch = _Scratch(store, runtime)
+    try:
+        problem = await _first_problem(scratch)
+    finally:
+        try:
+            await scratch.clean_up()
+        except StoreError as error:
+            events.emit("store.scratch_left", logging.WARNING, prefix=scratch.prefix, error=str(error))
+    if problem is None:
+        return
+    if not unsafe:
+        raise StoreUnsuitable(f"{store.name}: {problem}")
+    events.emit("store.unsafe", logging.WARNING, store=store.name, problem=problem)
+
+
+async def _first_problem(scratch: _Scratch) -> str | None:
+    for check in _CHECKS:
+        try:
+            problem = await check(scratch)
+        except (Throttled, Unanswered):
+            raise
+        except Unsupported as error:
+            problem = f"the store does not support what {_name(check)} needs ({error}): {_USE_ANOTHER}"
+        except CredentialsExpired:
+            raise
+        except AccessDenied as error:
+            problem = (
+                f"access denied while checking {_name(check)} ({error}): allow s3:GetObject, s3:PutObject, "
+                "s3:DeleteObject and s3:ListBucket, and give what the bucket's policy demands of a PUT as `put_args`"
+            )
+        except StoreError as error:
+            problem = f"the store failed on {_name(check)} ({error})"
+        if problem is not None:
+            return problem
+    return None
+
+
+def _name(check: Callable[[_Scratch], Awaitable[str | None]]) -> str:
+    return check.__name__.removeprefix("_check_").replace("_", " ")
+
+
+async def _check_read_after_write(scratch: _Scratch) -> str | None:
+    key, data = scratch.key("a"), scratch.body()
+    if await scratch.put(key, data, CREATE) is None:
+        return f"a conditional create of a new object was refused: {_USE_ANOTHER}"
+    current = await scratch.read(key)
+    if current is None:
+        return "an object that was just written cannot be read: use a store with strong read-after-write consistency"
+    if current[0] != data:
+        return (
+            "the store kept other bytes than were sent (a checksum's framing, most likely): "
+            "set request_checksum_calculation to when_required"
+        )
+    return None
+
+
+async def _check_conditional_create(scratch: _Scratch) -> str | None:
+    key, data = scratch.key("b"), scratch.body()
+    await scratch.put(key, data, CREATE)
+    await scratch.put(key, scratch.body(), CREATE)
+    current = await scratch.read(key)
+    if current is None or current[0] != data:
+        return f"it ignores If-None-Match on PUT, so two machines would own one group: {_USE_ANOTHER}"
+    return None
+
+
+async def _check_conditional_update(scratch: _Scratch) -> str | None:
+    key, second = scratch.key("c"), scratch.body()
+    first = await scratch.put(key, scratch.body(), CREATE)
+    if first is None or await scratch.put(key, second, Replace(first)) is None:
+        return (
+            "it refused If-Match with the ETag that it had just given, quoted and unquoted: "
+            "leases could not be renewed; " + _USE_ANOTHER
+        )
+    await scratch.put(key, scratch.body(), Replace(first))
+    current = await scratch.read(key)
+    if current is None or current[0] != second:
+        return f"it ignores If-Match on PUT, so a lost lease would be written over: {_USE_ANOTHER}"
+    return None
+
+
+async def _check_update_of_a_missing_object(scratch: _Scratch) -> str | None:
+    key = scratch.key("d")
+    version = await scratch.put(key, scratch.body(), CREATE)
+    await scratch.store.delete(key)
+    if version is not None:
+        await scratch.put(key, scratch.body(), Replace(version))
+    if await scratch.read(key) is not None:
+        return f"If-Match on a missing object creates it, so a lost lease would come back: {_USE_ANOTHER}"
+    return None
+
+
+async def _check_listing(scratch: _Scratch) -> str | None:
+    names = sorted(scratch.key(f"list/{i}") for i in range(4))
+    for name in names:
+        await scratch.put(name, scratch.body(), CREATE)
+    await scratch.store.delete(names[1])
+    prefix = scratch.prefix + "list/"
+    listed = [item.key async for page in list_pages(scratch.store, prefix) for item in page.objects]
+    if sorted(listed) != [names[0], names[2], names[3]]:
+        return "a listing does not show what was just written and deleted: use a store with strongly consistent LIST"
+    if not scratch.store.lists_in_order:
+        return None
+    after = [
+        item.key async for page in list_pages(scratch.store, prefix, start_after=names[1]) for item in page.objects
+    ]
+    if after != names[2:]:
+        return "a listing is not in key order from start-after: s3queue needs both, or a store known to lack them"
+    return None
+
+
+async def _check_racing_creates(scratch: _Scratch) -> str | None:
+    key = scratch.key("race")
+    winners: list[Version] = []
+
+    async def race() -> None:
+        version = await scratch.put(key, scratch.body(), CREATE)
+        if version is not None:
+            winners.append(version)
+
+    async with task_group() as tasks:
+        for _ in range(_RACERS):
+            tasks.start_soon(race)
+    if len(winners) == 1:
+        return None
+    return f"{len(winners)} of {_RACERS} concurrent conditional creates of one object succeeded, not 1: {_USE_ANOTHER}"
+
+
+_CHECKS = (
+    _check_read_after_write,
+    _check_conditional_create,
+    _check_conditional_update,
+    _check_update_of_a_missing_object,
+    _check_listing,
+    _check_racing_creates,
+)

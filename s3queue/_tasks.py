@@ -1,0 +1,47 @@
+"""Task groups whose errors come out as themselves, and computing that does not hold the event loop up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import anyio
+from anyio.abc import TaskGroup
+
+__all__ = ["compute", "task_group"]
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+#: Work on fewer bytes than this is done at once; a thread would take longer.
+_INLINE = 256 * 1024
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[TaskGroup]:
+    """An anyio task group that raises the first error of its tasks plainly: callers catch `StoreError`, not groups.
+
+    The others are those of tasks that were being cancelled for it. An exit (`KeyboardInterrupt`) goes before any error.
+    """
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        error = _first(group)
+        raise error from error.__cause__
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    exits, errors = group.split(lambda error: not isinstance(error, (Exception, BaseExceptionGroup)))
+    found: BaseException = exits or errors or group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+async def compute(size: int, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    """`work(*args)` on some `size` bytes: in a thread, if it is so much that the event loop would notice."""
+    if size < _INLINE:
+        return work(*args)
+    return await anyio.to_thread.run_sync(work, *args)

@@ -1,0 +1,162 @@
+"""Deadlines and retries for every request: one policy, one place.
+
+A conditional write that may have been applied is never sent again here: whoever sent it settles it by reading
+(`s3queue._intent`). Everything else is safe to repeat: reads, listings, deletions, plain overwrites.
+
+================================  =========================  =====================
+outcome                           conditional put            anything else
+================================  =========================  =====================
+throttled: nothing was applied    again                      again
+no answer, or a conflict          up to the sender           again
+credentials out of date           again (they are refreshed  again
+                                  below)
+anything else                     raised                     raised
+================================  =========================  =====================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from s3queue._errors import CredentialsExpired, StoreError, Throttled, Unanswered, WriteConflict
+from s3queue._events import Events
+from s3queue._runtime import Runtime
+from s3queue.stores._port import Body, Deleted, Head, Overwrite, Page, PutMode, Store, Written
+
+__all__ = ["RetryPolicy", "RetryingStore"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When to send a failed request again. Pure: times and chance come in as numbers."""
+
+    #: Total seconds from the first attempt within which the last one may begin.
+    retry_for: float
+    #: Upper bounds of the first wait and of any wait, in seconds.
+    first: float = 0.1
+    most: float = 5.0
+
+    def decide(
+        self, error: StoreError, *, repeatable: bool, attempt: int, elapsed: float, chance: float
+    ) -> float | None:
+        """Seconds to wait before the next attempt; None to give up.
+
+        `attempt` counts from 1; `chance` in [0, 1) spreads those apart who failed together (full jitter, but at least a
+        tenth of the bound).
+        """
+        again = (
+            (Throttled, CredentialsExpired, Unanswered, WriteConflict)
+            if repeatable
+            else (
+                Throttled,
+                CredentialsExpired,
+            )
+        )
+        if not isinstance(error, again):
+            return None
+        bound = min(self.most, self.first * 2 ** min(attempt - 1, 20))
+        wait = bound * (0.1 + 0.9 * chance)
+        return wait if elapsed + wait < self.retry_for else None
+
+
+class RetryingStore:
+    """A store whose every request has a deadline, and is sent again as `RetryPolicy` says."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        timeout: float,
+        retry_for: float,
+        events: Events,
+        requests: Counter[str] | None = None,
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._timeout = timeout
+        self._policy = RetryPolicy(retry_for=retry_for)
+        self._events = events
+        #: Requests sent so far, by verb, those of retries included.
+        self.requests: Counter[str] = Counter() if requests is None else requests
+
+    def with_timeout(self, timeout: float) -> RetryingStore:
+        """The same store with another deadline for each request; `requests` is shared."""
+        return RetryingStore(
+            self._store,
+            self._runtime,
+            timeout=timeout,
+            retry_for=max(timeout, self._policy.retry_for),
+            events=self._events,
+            requests=self.requests,
+        )
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def lists_in_order(self) -> bool:
+        return self._store.lists_in_order
+
+    async def get(self, key: str) -> Body:
+        return await self._send("get", key, lambda: self._store.get(key))
+
+    async def head(self, key: str) -> Head:
+        return await self._send("head", key, lambda: self._store.head(key))
+
+    async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
+        repeatable = isinstance(mode, Overwrite)
+        return await self._send("put", key, lambda: self._store.put(key, data, mode), repeatable=repeatable)
+
+    async def delete(self, key: str) -> Deleted:
+        return await self._send("delete", key, lambda: self._store.delete(key))
+
+    async def delete_many(self, keys: Sequence[str]) -> Deleted:
+        what = f"{len(keys)} keys"
+        return await self._send(
+            "delete_many", what, lambda: self._store.delete_many(keys), requests=-(-len(keys) // 1000)
+        )
+
+    async def list(
+        self, prefix: str, *, start_after: str | None = None, resume: str | None = None, limit: int = 1000
+    ) -> Page:
+        return await self._send(
+            "list", prefix, lambda: self._store.list(prefix, start_after=start_after, resume=resume, limit=limit)
+        )
+
+    async def _send(
+        self, verb: str, key: str, request: Callable[[], Awaitable[T]], *, repeatable: bool = True, requests: int = 1
+    ) -> T:
+        began = self._runtime.monotonic()
+        attempt = 0
+        while True:
+            attempt += 1
+            self.requests[verb] += requests
+            try:
+                return await self._within_deadline(request, verb, key, requests)
+            except StoreError as error:
+                elapsed = self._runtime.monotonic() - began
+                wait = self._policy.decide(
+                    error, repeatable=repeatable, attempt=attempt, elapsed=elapsed, chance=self._runtime.rng.random()
+                )
+                if wait is None:
+                    if attempt > 1:
+                        error.args = (f"{error} (after {attempt} attempts in {elapsed:.1f} s)",)
+                    raise
+                self._events.emit("store.retry", logging.DEBUG, verb=verb, attempt=attempt, wait=wait, error=str(error))
+            await self._runtime.sleep(wait)
+
+    async def _within_deadline(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int) -> T:
+        seconds = self._timeout * max(1, requests)
+        try:
+            with self._runtime.fail_after(seconds):
+                return await request()
+        except TimeoutError:
+            raise Unanswered(f"{self.name}: no answer to {verb} of {key!r} within {seconds:g} s") from None

@@ -1,0 +1,145 @@
+"""What S3's answers mean to us: by HTTP status, since error codes differ between stores and a HEAD has none.
+
+Codes only tell apart what one status stands for: a missing bucket from a missing key, a wrong clock or old credentials
+from a missing permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from botocore import exceptions as boto
+
+from s3queue._errors import (
+    AccessDenied,
+    ConfigurationError,
+    CredentialsExpired,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    Throttled,
+    Unanswered,
+    Unsupported,
+    WriteConflict,
+)
+
+__all__ = ["answer_date", "mapped"]
+
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_SKEWED = {"RequestTimeTooSkewed", "RequestTimeSkewed"}
+_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_BUSY = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
+_TIMED_OUT = {"RequestTimeout", "InternalError"}
+_CHECKSUM = ("checksum", "md5", "sha256", "trailer", "aws-chunked")
+
+_CREDENTIALS = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.ProfileNotFound,
+    boto.ConfigNotFound,
+    boto.ConfigParseError,
+    boto.NoRegionError,
+    boto.NoAuthTokenError,
+)
+_REFRESH = (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.MetadataRetrievalError)
+_NO_ANSWER = (
+    boto.HTTPClientError,  # timeouts, closed connections, bodies that broke off
+    boto.ConnectionError,  # refused connections, proxies, TLS
+    boto.IncompleteReadError,
+    ConnectionError,
+    TimeoutError,
+)
+
+
+def answer_date(headers: Mapping[str, str]) -> float:
+    """The store's clock in an answer, POSIX seconds. Raises `Unsupported` if there is none: leases are aged by it."""
+    try:
+        return parsedate_to_datetime(headers.get("date") or headers.get("Date") or "").timestamp()
+    except (TypeError, ValueError):
+        raise Unsupported("the store's answers have no Date header, by which leases are aged") from None
+
+
+@contextmanager
+def mapped(what: str, where: str) -> Iterator[None]:
+    """Turn whatever the SDK raises into our errors; `what` was done at `where`, for the message."""
+    try:
+        yield
+    except boto.ClientError as error:
+        raise _from_answer(error, what, where) from error
+    except _CREDENTIALS as error:
+        raise ConfigurationError(f"{where}: {error}: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and the like") from error
+    except _REFRESH as error:
+        raise CredentialsExpired(f"{where}: the credentials could not be refreshed ({type(error).__name__})") from error
+    except (boto.ParamValidationError, boto.InvalidRegionError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {what}: {_line(error)}") from error
+    except _NO_ANSWER as error:
+        raise Unanswered(f"{where}: no answer to {what} ({type(error).__name__}: {_line(error)})") from error
+    except boto.BotoCoreError as error:
+        raise StoreError(f"{where}: {what}: {_line(error)}") from error
+
+
+def _from_answer(error: boto.ClientError, what: str, where: str) -> Exception:
+    answer: Mapping[str, Any] = error.response
+    details: Mapping[str, Any] = answer.get("Error", {})
+    metadata: Mapping[str, Any] = answer.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode") or 0)
+    code = str(details.get("Code", ""))
+    text = f"{where}: {what}: {status} {code} {str(details.get('Message', ''))[:300]}".rstrip()
+    special = _by_code(code, text, where)
+    if special is not None:
+        return special
+    kind = _by_status(status)
+    if kind is StoreError and any(word in f"{code} {text}".lower() for word in _CHECKSUM):
+        return Unsupported(f"{text}: the store rejects the SDK's checksums; set request_checksum_calculation")
+    return kind(text, date=_date_of(metadata))
+
+
+def _by_code(code: str, text: str, where: str) -> Exception | None:
+    if code in _EXPIRED:
+        return CredentialsExpired(f"{text}: renew the credentials")
+    if code in _SKEWED:
+        return ConfigurationError(f"{text}: this machine's clock is wrong by more than 15 minutes; set it right")
+    if code == "NoSuchBucket":
+        return ConfigurationError(f"{where}: there is no such bucket: create it, or correct the name and the endpoint")
+    if code in _REGION:
+        return ConfigurationError(f"{text}: set the bucket's own region (AWS_REGION), or correct the endpoint")
+    if code in _BUSY:
+        return Throttled(text)
+    if code in _TIMED_OUT:
+        return Unanswered(text)
+    return None
+
+
+def _by_status(status: int) -> type[StoreError]:
+    match status:
+        case 304 | 412:
+            return PreconditionFailed
+        case 404:
+            return NotFound
+        case 409:
+            return WriteConflict
+        case 401 | 403:
+            return AccessDenied
+        case 429 | 503:
+            return Throttled
+        case 405 | 501:
+            return Unsupported
+        case 301 | 307:
+            return Unsupported
+        case _ if status >= 500 or status == 408:
+            return Unanswered
+    return StoreError
+
+
+def _date_of(metadata: Mapping[str, Any]) -> float | None:
+    try:
+        return answer_date(metadata.get("HTTPHeaders", {}))
+    except Unsupported:
+        return None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
