@@ -140,9 +140,7 @@ class S3Store:
             try:
                 date = max(date, await self._delete_batch(batch, failures))
             except Unsupported:
-                self._batches = (
-                    False  # no DeleteObjects, or none without a checksum that it rejects (old Ceph, GCS)
-                )
+                self._batches = False  # no DeleteObjects, or none without a checksum that it rejects (old Ceph, GCS)
                 singles += batch
             except StoreError as error:
                 failures.append(error)

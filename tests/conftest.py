@@ -1,0 +1,92 @@
+"""Fixtures: the servers, started once a run and only if a test wants them, and clients for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+
+from s3queue.stores._port import Store
+from s3queue.stores._s3 import S3Store
+from tests.servers._process import S3Server
+from tests.servers.moto import moto_server
+from tests.servers.seaweed import seaweedfs
+
+_prefixes = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"seaweed", "moto", "s3_server"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("server")
+
+
+@pytest.fixture(autouse=True)
+def no_aws_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a developer has configured must not decide a test."""
+    nowhere = str(Path(tmp_path_factory.getbasetemp()) / "no-such-file")
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server."""
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A simulated S3 server."""
+    with moto_server(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix that no other test of this run uses."""
+    return f"t{next(_prefixes)}"
+
+
+@asynccontextmanager
+async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
+    """A client with explicit credentials, as a user would make one; the bucket exists afterwards."""
+    async with get_session().create_client(
+        "s3",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        config=AioConfig(
+            **{
+                "retries": {"total_max_attempts": 1},
+                "max_pool_connections": 64,
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+                **config,
+            }
+        ),
+    ) as client:
+        if server.bucket not in {bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]}:
+            await client.create_bucket(Bucket=server.bucket)
+        yield client
+
+
+@asynccontextmanager
+async def store_on(server: S3Server, prefix: str) -> AsyncIterator[Store]:
+    """An S3 store below `prefix`."""
+    async with client_of(server) as client:
+        yield S3Store(client, server.bucket, prefix)
+
+
+OpenStore = Callable[[], AbstractAsyncContextManager[Store]]

@@ -1,0 +1,1 @@
+"""Real and scripted servers for the tests, on free loopback ports."""
