@@ -24,6 +24,7 @@ from s3queue._errors import (
     WriteConflict,
 )
 from s3queue._events import Event, Observer
+from s3queue._handlers import current_item
 from s3queue._model import QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
@@ -33,6 +34,7 @@ __all__ = [
     "WorkQueue",
     "open_queue",
     "QueueOptions",
+    "current_item",
     # its values
     "WorkItem",
     "RunSummary",

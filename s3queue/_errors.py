@@ -52,7 +52,14 @@ class DamagedWorkspace(S3QueueError):
 
 
 class HandlerError(S3QueueError):
-    """The handler failed."""
+    """The handler failed.
+
+    ``detail`` is what a person needs to see why (a command's standard error), kept in the failure record.
+    """
+
+    def __init__(self, message: str | None = None, *, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class LeaseLost(S3QueueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -12,11 +13,22 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from s3queue._errors import ConfigurationError, HandlerError
+from s3queue._model import WorkItem
 
-__all__ = ["Handler", "Runner"]
+__all__ = ["Handler", "Runner", "current_item"]
 
 #: Takes a `WorkItem` (per group) or a path (per path); returns JSON values, or None.
 Handler = Callable[[Any], Any]
+
+_current: ContextVar[WorkItem] = ContextVar("s3queue_item")
+
+
+def current_item() -> WorkItem:
+    """The group that the calling handler works on, with its epoch (the fencing token); also in a handler's thread.
+
+    Raises `LookupError` outside a handler.
+    """
+    return _current.get()
 
 
 class Runner:
@@ -33,11 +45,13 @@ class Runner:
         self._threads = anyio.CapacityLimiter(threads)
         self._is_async = _is_async(handler)
 
-    async def __call__(self, argument: Any) -> Any:
-        """The handler's result. Raises what it raised, `HandlerError` if it took too long, or was cancelled by itself.
+    async def __call__(self, item: WorkItem, argument: Any) -> Any:
+        """The handler's result for `argument`, a part of `item` or `item` itself.
 
+        Raises what it raised, and `HandlerError` if it took too long, was cancelled by itself, or called `sys.exit`.
         A thread cannot be stopped: on cancellation it runs on, and its result is dropped.
         """
+        _current.set(item)
         with anyio.move_on_after(self._timeout) as scope:
             return await self._call(argument)
         assert scope.cancelled_caught

@@ -193,7 +193,7 @@ class Pool:
         group = attempt.item.hash
         try:
             async with self._slots:
-                result = await self._runner(argument)
+                result = await self._runner(attempt.item, argument)
         except Exception as error:
             attempt.errors.append(error)
             if self._per_path:

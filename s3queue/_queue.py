@@ -97,6 +97,11 @@ class WorkQueue:
         await self._workspace.check()
         return await self._claims.scheduler.count()
 
+    @property
+    def groups(self) -> int:
+        """How many groups the index had when it was read last; 0 before that."""
+        return len(self._claims.scheduler.plan.index)
+
     async def get_work(self, wait: bool = False) -> WorkItem | None:
         """Claim a group. None if nothing is claimable now; with `wait`, only once every group is done or dead.
 

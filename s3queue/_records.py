@@ -197,8 +197,10 @@ def describe(error: BaseException | str) -> tuple[str, str, str]:
         return "error", _clean(error)[:1000], ""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    detail = "".join(traceback.format_exception(error))
-    return type(error).__name__, _clean(str(error) or type(error).__name__)[:1000], _clean(detail)[-DETAIL_LIMIT:]
+    told = error.detail if isinstance(error, HandlerError) else None
+    detail = told if told is not None else "".join(traceback.format_exception(error))
+    line = " · ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", [])])
+    return type(error).__name__, _clean(line)[:1000], _clean(detail)[-DETAIL_LIMIT:]
 
 
 def timestamp(wall: float) -> str:

@@ -7,16 +7,21 @@ check of a condition and the write one step is an advisory lock on one of 64 fil
 
 A version is the file's inode, size and time of modification; a write makes that time later than the one it replaces,
 so no two states of one file share a version.
+
+The store's clock is the one that stamps its files: the kernel's or, on NFS, the server's. It is read by touching a file.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import stat
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +36,8 @@ from s3queue._errors import (
     PreconditionFailed,
     StoreError,
     Throttled,
+    Unanswered,
+    Unsupported,
 )
 from s3queue._runtime import Runtime
 from s3queue.stores._port import Body, Create, Deleted, Head, Listed, Page, PutMode, Replace, Version, Written
@@ -50,8 +57,24 @@ _THREADS = 16
 _SEGMENT_MOST = 255
 #: Age from which a temporary file belongs to a process that died.
 _LEFTOVER = 3600.0
-#: A file's time of modification may be this far ahead of the clock, after very many quick writes, without harm.
-_TICK = 1
+#: Listings that are kept open for their next page; what falls out is scanned anew.
+_CURSORS = 32
+#: Times that a file is read which changes meanwhile, before we say so.
+_READS = 5
+#: First and longest wait for another process that holds a lock.
+_BUSY_FIRST = 0.001
+_BUSY_MOST = 0.05
+#: Steps, in nanoseconds, that file systems may keep stamps in: tried until one shows.
+_TICKS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+_SPREAD = 1_000_000
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_BUSY = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK}
+_NO_ANSWER = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+
+
+class _Locked(Exception):
+    """Another process is at work on this stripe."""
 
 
 class LocalStore:
@@ -63,230 +86,249 @@ class LocalStore:
         self.root = Path(root).absolute()
         self.name = str(self.root)
         self.lists_in_order = True
+        self._private = self.root / _PRIVATE
         self._runtime = runtime
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self._stripes = [anyio.Lock() for _ in range(_STRIPES)]
+        self._cursors: dict[tuple[str, str], Iterator[str]] = {}
         self._prepared = False
 
+    def __repr__(self) -> str:
+        return f"<LocalStore {self.name}>"
+
     async def get(self, key: str) -> Body:
-        return await self._run(self._get, self._path(key))
+        return await self._run(self._get, self._path(key), self._runtime.wall())
 
     async def head(self, key: str) -> Head:
-        return await self._run(self._head, self._path(key))
+        return await self._run(self._head, self._path(key), self._runtime.wall())
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
-        return await self._run(self._put, key, self._path(key), bytes(data), mode)
+        path = self._path(key)
+        if not self._prepared:
+            await self._run(self._prepare, self._runtime.wall())
+        token, wall = self._runtime.token(), self._runtime.wall()
+        return await self._exclusively(_stripe(key), lambda: self._put(path, bytes(data), mode, token, wall))
 
     async def delete(self, key: str) -> Deleted:
         return await self.delete_many([key])
 
     async def delete_many(self, keys: Sequence[str]) -> Deleted:
-        return await self._run(self._delete, [(key, self._path(key)) for key in keys])
+        wall = self._runtime.wall()
+        stripes: defaultdict[int, list[Path]] = defaultdict(list)
+        for key in keys:
+            stripes[_stripe(key)].append(self._path(key))
+        if not self._prepared and not await self._run(self._prepare, wall, False):
+            return Deleted(date=wall)  # there is no folder
+        errors: list[OSError] = []
+        for stripe, paths in stripes.items():
+            errors += await self._exclusively(stripe, lambda paths=paths: remove(paths))
+        with mapped(self.name):
+            for error in errors:
+                raise error
+        folders = {path.parent for paths in stripes.values() for path in paths}
+        return Deleted(date=await self._run(self._flush_all, folders, wall))
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, resume: str | None = None, limit: int = 1000
     ) -> Page:
-        return await self._run(self._list, prefix, resume if resume is not None else start_after, limit)
+        # A scan of a folder costs as much for one page as for all, so the rest of it waits for the next page.
+        keys = self._cursors.pop((prefix, resume), None) if resume is not None else None
+        if keys is None:
+            keys = self._walk(prefix, resume if resume is not None else start_after)
+        page, rest = await self._run(self._list, keys, limit, self._runtime.wall())
+        if page.next is not None:
+            self._cursors[prefix, page.next] = rest
+            while len(self._cursors) > _CURSORS:
+                del self._cursors[next(iter(self._cursors))]
+        return page
 
     async def _run(self, work: Callable[..., T], *args: object) -> T:
         # Not abandoned when cancelled: a write under way is finished, and then its outcome is on the disk.
-        with _mapped(self.name):
+        with mapped(self.name):
             return await anyio.to_thread.run_sync(work, *args, limiter=self._threads)
+
+    async def _exclusively(self, stripe: int, work: Callable[[], T]) -> T:
+        """Do `work` in a thread while nobody else, here or in another process, works on a key of this stripe.
+
+        One waits here, where waiting can be cancelled, and not in a thread: the other process may be stopped.
+        """
+        pause = _BUSY_FIRST
+        async with self._stripes[stripe]:
+            while True:
+                try:
+                    return await self._run(self._with_lock, stripe, work)
+                except _Locked:
+                    await self._runtime.sleep(pause * (0.5 + self._runtime.rng.random()))
+                    pause = min(_BUSY_MOST, 2 * pause)
 
     def _path(self, key: str) -> Path:
         segments = key.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in segments) or segments[0] == _PRIVATE:
+        if not _is_name(segments):
             raise InvalidPath(f"{key!r} cannot be the name of a file in a workspace folder")
         if any(len(part.encode("utf-8")) > _SEGMENT_MOST for part in segments):
             raise InvalidPath(f"a part of {key!r} is longer than {_SEGMENT_MOST} bytes, which a folder cannot hold")
         return self.root.joinpath(*segments)
 
-    # Below: in threads.
+    # Below: in threads. `wall` stands in for the store's clock in a folder where we may not write.
 
-    def _date(self) -> float:
-        # Files of one host are stamped by its own clock, so that clock is the store's.
-        return self._runtime.wall()
-
-    def _get(self, path: Path) -> Body:
-        with _opened(path) as file:
-            # One open file is one state of an object that is replaced by renaming; olmOCR's locks and flags are empty.
-            info = os.fstat(file)
-            data = bytearray()
-            while chunk := os.read(file, 1 << 20):
-                data += chunk
-        return Body(version=_version(info), size=len(data), modified=info.st_mtime, date=self._date(), data=bytes(data))
-
-    def _head(self, path: Path) -> Head:
-        info = _stat(path)
-        if info is None:
-            raise NotFound(f"there is no file {path}")
-        return Head(version=_version(info), size=info.st_size, modified=info.st_mtime, date=self._date())
-
-    def _put(self, key: str, path: Path, data: bytes, mode: PutMode) -> Written:
-        self._prepare()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked(key):
-            current = _stat(path)
-            _require(path, current, mode)
-            temporary, info = self._write(data, after=current)
-            try:
-                if isinstance(mode, Create):
-                    os.link(temporary, path)  # unlike a rename, refuses if olmOCR was quicker
-                else:
-                    temporary.replace(path)
-            except FileExistsError:
-                raise PreconditionFailed(f"{path} exists", date=self._date()) from None
-            finally:
-                temporary.unlink(missing_ok=True)
-            _flush(path.parent)
-        return Written(version=_version(info), date=self._date())
-
-    def _write(self, data: bytes, *, after: os.stat_result | None) -> tuple[Path, os.stat_result]:
-        """A flushed temporary file with these bytes, modified later than `after`."""
-        temporary = self.root / _PRIVATE / "tmp" / self._runtime.token()
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    def _date(self, wall: float) -> float:
+        clock = self._private / "clock"
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(file, view) :]
-            if after is not None and os.fstat(file).st_mtime_ns <= after.st_mtime_ns:
-                later = after.st_mtime_ns + _TICK
-                os.utime(file, ns=(later, later))
-            os.fsync(file)
-            return temporary, os.fstat(file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+            os.utime(clock)
+            return clock.stat().st_mtime
+        except OSError:
+            return wall
+
+    def _get(self, path: Path, wall: float) -> Body:
+        for _ in range(_READS):
+            with self._opened(path) as file:
+                data = bytearray()
+                info = os.fstat(file)
+                while chunk := os.read(file, 1 << 20):
+                    data += chunk
+                # Ours are replaced by renaming, and an open file stays what it was; olmOCR writes its index in place.
+                unchanged = version_of(os.fstat(file)) == version_of(info)
+            if unchanged:
+                return Body(
+                    version=version_of(info),
+                    size=len(data),
+                    modified=info.st_mtime,
+                    date=self._date(wall),
+                    data=bytes(data),
+                )
+        raise Unanswered(f"{path} changes each time it is read: something keeps writing to it")
+
+    def _head(self, path: Path, wall: float) -> Head:
+        with self._opened(path) as file:
+            info = os.fstat(file)
+        return Head(version=version_of(info), size=info.st_size, modified=info.st_mtime, date=self._date(wall))
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[int]:
+        try:
+            # NONBLOCK, or a named pipe would hold us up.
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            self._require_folder()
+            raise NotFound(f"there is no file {path}") from None
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise NotFound(f"{path} is not a file")
+            yield file
         finally:
             os.close(file)
 
-    def _delete(self, targets: Sequence[tuple[str, Path]]) -> Deleted:
-        if self.root.is_dir():
-            self._prepare()
-        folders = set()
-        for key, path in targets:
-            if _stat(path) is None:
-                continue
-            with self._locked(key):
-                path.unlink(missing_ok=True)
-            folders.add(path.parent)
-        for folder in folders:
-            _flush(folder)
-        return Deleted(date=self._date())
-
-    def _list(self, prefix: str, after: str | None, limit: int) -> Page:
-        date = self._date()
-        found: list[Listed] = []
-        for key, path in self._walk(prefix):
-            if after is not None and key.encode("utf-8") <= after.encode("utf-8"):
-                continue
-            info = _stat(path)
-            if info is None:
-                continue  # deleted meanwhile
-            if len(found) == limit:
-                return Page(objects=found, next=found[-1].key, date=date)
-            found.append(Listed(key=key, version=_version(info), size=info.st_size, modified=info.st_mtime))
-        return Page(objects=found, next=None, date=date)
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Path]]:
-        """(key, path) of all files whose key starts with `prefix`, in order of the keys' bytes."""
-        folder = prefix.rpartition("/")[0]
-        start = self.root.joinpath(*folder.split("/")) if folder else self.root
-        pending = [(folder + "/" if folder else "", start)]
-        while pending:
-            base, path = pending.pop()
-            if not base.endswith("/") and base:
-                yield base, path
-                continue
-            entries = [entry for entry in _scan(path) if base or entry.name != _PRIVATE]
-            names = [(base + e.name + ("/" if e.is_dir(follow_symlinks=False) else ""), Path(e.path)) for e in entries]
-            matching = [(key, p) for key, p in names if key.startswith(prefix) or prefix.startswith(key)]
-            pending.extend(sorted(matching, key=lambda item: item[0].encode("utf-8", "surrogateescape"), reverse=True))
-
-    @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        stripe = self.root / _PRIVATE / f"lock.{zlib.crc32(key.encode('utf-8')) % _STRIPES:02d}"
-        file = os.open(stripe, os.O_RDWR | os.O_CREAT, 0o666)
+    def _put(self, path: Path, data: bytes, mode: PutMode, token: str, wall: float) -> Written:
+        current = writable_status(path)
+        _require(path, current, mode, self._date(wall))
+        make_folder(path.parent)
+        temporary = self._private / "tmp" / token
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            info = write(temporary, data, after=current, spread=zlib.crc32(token.encode()) % _SPREAD)
+            if isinstance(mode, Create):
+                link(temporary, path)
+            else:
+                temporary.replace(path)
         finally:
-            os.close(file)  # which unlocks, as the end of the process does
+            temporary.unlink(missing_ok=True)
+        flush(path.parent)
+        return Written(version=version_of(info), date=self._date(wall))
 
-    def _prepare(self) -> None:
-        """Make the private folder, and clean up after processes that died, once."""
-        if self._prepared:
+    def _list(self, keys: Iterator[str], limit: int, wall: float) -> tuple[Page, Iterator[str]]:
+        date = self._date(wall)
+        found: list[Listed] = []
+        for key in keys:
+            if len(found) == limit:
+                return Page(objects=found, next=found[-1].key, date=date), chain([key], keys)
+            info = file_status(self.root / key)
+            if info is not None:  # None: deleted meanwhile
+                found.append(Listed(key=key, version=version_of(info), size=info.st_size, modified=info.st_mtime))
+        return Page(objects=found, next=None, date=date), keys
+
+    def _walk(self, prefix: str, after: str | None) -> Iterator[str]:
+        """The keys of all files that start with `prefix`, after `after`, in order.
+
+        Strings compare by code point, as their UTF-8 does by byte. A folder's name with its slash comes before
+        whatever is in it, and nothing comes between: so folders and files can wait in one heap.
+        """
+        folder, slash, _ = prefix.rpartition("/")
+        if slash and not _is_name(folder.split("/")):
             return
-        temporary = self.root / _PRIVATE / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
-        for entry in _scan(temporary):
-            info = _stat(Path(entry.path))
-            if info is not None and self._date() - info.st_mtime > _LEFTOVER:
-                Path(entry.path).unlink(missing_ok=True)
+        heap = [folder + slash]
+        while heap:
+            key = heapq.heappop(heap)
+            if key and not key.endswith("/"):
+                yield key
+                continue
+            for name in self._scan(key):
+                inside = key + name
+                wanted = inside.startswith(prefix) or (inside.endswith("/") and prefix.startswith(inside))
+                if wanted and (after is None or inside > after or after.startswith(inside) and inside[-1] == "/"):
+                    heapq.heappush(heap, inside)
+
+    def _require_folder(self) -> None:
+        """A workspace that is not there yet is empty; a file in its place is a mistake."""
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"{self.root} is a file: a workspace is a folder")
+
+    def _prepare(self, wall: float, make: bool = True) -> bool:
+        """Make the private folder, and clean up after processes that died. False if there is nothing to prepare."""
+        self._require_folder()
+        if not make and not self.root.is_dir():
+            return False
+        temporary = self._private / "tmp"
+        make_folder(temporary)
+        (self._private / "clock").touch()
+        now = self._date(wall)
+        for path in temporary.iterdir():
+            info = file_status(path)
+            if info is not None and now - info.st_mtime > _LEFTOVER:
+                path.unlink(missing_ok=True)
         self._prepared = True
+        return True
+
+    def _with_lock(self, stripe: int, work: Callable[[], T]) -> T:
+        file = os.open(self._private / f"lock.{stripe:02d}", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _Locked from None
+            try:
+                return work()
+            finally:
+                # Not left to close(): a process that a handler forked meanwhile has the file open too.
+                fcntl.flock(file, fcntl.LOCK_UN)
+        finally:
+            os.close(file)
+
+    def _flush_all(self, folders: set[Path], wall: float) -> float:
+        for folder in folders:
+            if folder.is_dir():
+                flush(folder)
+        return self._date(wall)
 
 
-def _version(info: os.stat_result) -> Version:
-    return Version(f"{info.st_mtime_ns:x}-{info.st_size:x}-{info.st_ino:x}")
+def _stripe(key: str) -> int:
+    return zlib.crc32(key.encode("utf-8", "surrogatepass")) % _STRIPES
 
 
-def _stat(path: Path) -> os.stat_result | None:
-    """The file's status; None if there is no regular file."""
-    try:
-        info = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return info if stat.S_ISREG(info.st_mode) else None
+def _is_name(segments: Sequence[str]) -> bool:
+    """Whether these are the parts of a path that stays below the root and is not ours."""
+    return segments[0] != _PRIVATE and all(
+        part not in ("", ".", "..") and "\0" not in part and encodes(part) for part in segments
+    )
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"there is no file {path}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotFound(f"{path} is not a file")
-        yield file
-    finally:
-        os.close(file)
-
-
-def _require(path: Path, current: os.stat_result | None, mode: PutMode) -> None:
+def _require(path: Path, current: os.stat_result | None, mode: PutMode, date: float) -> None:
     if isinstance(mode, Create) and current is not None:
-        raise PreconditionFailed(f"{path} exists")
+        raise PreconditionFailed(f"{path} exists", date=date)
     if isinstance(mode, Replace):
         if current is None:
-            raise NotFound(f"there is no file {path} to replace")
-        if _version(current) != mode.version:
-            raise PreconditionFailed(f"{path} is another version")
+            raise NotFound(f"there is no file {path} to replace", date=date)
+        if version_of(current) != mode.version:
+            raise PreconditionFailed(f"{path} is another version", date=date)
 
 
-def _scan(path: Path) -> list[os.DirEntry[str]]:
-    """Regular files and folders in a folder; what is a link or special is nobody's object."""
-    try:
-        with os.scandir(path) as entries:
-            return [e for e in entries if e.is_file(follow_symlinks=False) or e.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _flush(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-@contextmanager
-def _mapped(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        raise AccessDenied(f"{name}: {error.strerror}: {error.filename}") from error
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-            raise Throttled(f"{name}: {error.strerror}") from error
-        raise StoreError(f"{name}: {error.strerror or error}: {error.filename or ''}") from error

@@ -1,0 +1,1 @@
+"""The command line, on the public API. Needs the extra `cli`."""

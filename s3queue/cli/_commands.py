@@ -1,0 +1,123 @@
+"""Handlers that the command line names: an importable function, or a command that runs as a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from s3queue._errors import ConfigurationError, HandlerError
+from s3queue._handlers import Handler, current_item
+from s3queue._model import WorkItem
+
+__all__ = ["command_handler", "import_handler"]
+
+_TAIL = 16 * 1024
+#: What a cancelled command gets between SIGTERM and SIGKILL.
+_PATIENCE = 5.0
+
+
+def import_handler(name: str) -> Handler:
+    """The function that ``package.module:function`` names. Raises `ConfigurationError`."""
+    module_name, _, attributes = name.partition(":")
+    if not module_name or not attributes:
+        raise ConfigurationError(f"--handler {name!r}: write package.module:function")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except Exception as error:  # whatever the user's module does wrong while it is imported
+        raise ConfigurationError(f"--handler {name!r}: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"--handler {name!r} is not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def command_handler(command: Sequence[str]) -> Callable[[WorkItem | str], Awaitable[None]]:
+    """A handler that runs `command` with each ``{}`` replaced by the path; of a whole group, by all its paths.
+
+    No shell is involved. Exit code 0 is success. The command finds the group's name and epoch in ``S3QUEUE_HASH`` and
+    ``S3QUEUE_EPOCH``. Raises `ConfigurationError` if there is no ``{}``.
+    """
+    if not any("{}" in part for part in command[1:]):
+        raise ConfigurationError("the command has no {}: write it where the path belongs, as in -- wc -w {}")
+
+    async def run_command(work: WorkItem | str) -> None:
+        item = current_item()
+        environment = {**os.environ, "S3QUEUE_HASH": item.hash, "S3QUEUE_EPOCH": str(item.epoch)}
+        await _run(_filled(command, work), environment)
+
+    run_command.__qualname__ = command[0]
+    return run_command
+
+
+def _filled(command: Sequence[str], work: WorkItem | str) -> list[str]:
+    if isinstance(work, str):
+        return [part.replace("{}", work) for part in command]
+    filled: list[str] = []
+    for part in command:
+        if part == "{}":
+            filled += work.work_paths
+        else:
+            filled.append(part.replace("{}", " ".join(work.work_paths)))
+    return filled
+
+
+async def _run(command: list[str], environment: dict[str, str]) -> None:
+    try:
+        # A session of its own: the terminal's Ctrl-C is for us to handle, and a kill reaches what the command started.
+        process = await anyio.open_process(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise HandlerError(f"{command[0]} cannot be started: {error}", detail="") from error
+    try:
+        assert process.stderr is not None
+        tail = await _tail(process.stderr)
+        code = await process.wait()
+    finally:
+        await _end(process)
+    if code != 0:
+        what = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+        last = tail.strip().splitlines()[-1:] or [""]
+        raise HandlerError(f"{command[0]}: {what}: {last[0]}".rstrip(": "), detail=tail)
+
+
+async def _tail(stream: ByteReceiveStream) -> str:
+    kept = b""
+    async for chunk in stream:
+        kept = (kept + chunk)[-_TAIL:]
+    return kept.decode("utf-8", "replace")
+
+
+async def _end(process: Process) -> None:
+    """Leave no process behind, whatever happened."""
+    with anyio.CancelScope(shield=True):
+        if process.returncode is None:
+            _signal(process, signal.SIGTERM)
+            with anyio.move_on_after(_PATIENCE):
+                await process.wait()
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL)
+        await process.aclose()
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
