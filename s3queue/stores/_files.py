@@ -78,7 +78,11 @@ def writable_status(path: Path) -> os.stat_result | None:
 
 
 def write(path: Path, data: bytes, *, after: os.stat_result | None, spread: int) -> os.stat_result:
-    """Make a file with these bytes, flushed, modified later than `after`."""
+    """Make a file with these bytes, flushed, modified later than `after`.
+
+    The kernel's stamps tick every few milliseconds, and the inode of a file that was just deleted is soon used again:
+    `spread`, nanoseconds that differ from write to write, keeps the versions of an object apart that is made anew.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         view = memoryview(data)
@@ -92,11 +96,6 @@ def write(path: Path, data: bytes, *, after: os.stat_result | None, spread: int)
 
 
 def _stamp(file: int, after: os.stat_result | None, spread: int) -> os.stat_result:
-    """Date a new file.
-
-    The kernel's stamps tick every few milliseconds, and the inode of a file that was just deleted is soon used again:
-    `spread`, nanoseconds that differ from write to write, keeps the versions of an object apart that is made anew.
-    """
     wanted = os.fstat(file).st_mtime_ns + spread
     before = after.st_mtime_ns if after is not None else 0
     for tick in _TICKS:

@@ -8,7 +8,7 @@ check of a condition and the write one step is an advisory lock on one of 64 fil
 A version is the file's inode, size and time of modification; a write makes that time later than the one it replaces,
 so no two states of one file share a version.
 
-The store's clock is the one that stamps its files: the kernel's or, on NFS, the server's. It is read by touching a file.
+The store's clock is the one that stamps its files (the kernel's or, on NFS, the server's), read by touching a file.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -28,19 +29,22 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from s3queue._errors import (
-    AccessDenied,
-    ConfigurationError,
-    InvalidPath,
-    NotFound,
-    PreconditionFailed,
-    StoreError,
-    Throttled,
-    Unanswered,
-    Unsupported,
-)
+from s3queue._errors import ConfigurationError, InvalidPath, NotFound, PreconditionFailed, StoreError, Unanswered
 from s3queue._runtime import Runtime
-from s3queue.stores._port import Body, Create, Deleted, Head, Listed, Page, PutMode, Replace, Version, Written
+from s3queue.stores._files import (
+    encodes,
+    file_status,
+    flush,
+    link,
+    make_folder,
+    mapped,
+    remove,
+    scan,
+    version_of,
+    writable_status,
+    write,
+)
+from s3queue.stores._port import Body, Create, Deleted, Head, Listed, Page, PutMode, Replace, Written
 
 try:
     import fcntl
@@ -64,13 +68,8 @@ _READS = 5
 #: First and longest wait for another process that holds a lock.
 _BUSY_FIRST = 0.001
 _BUSY_MOST = 0.05
-#: Steps, in nanoseconds, that file systems may keep stamps in: tried until one shows.
-_TICKS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+#: See `write`.
 _SPREAD = 1_000_000
-
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_BUSY = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK}
-_NO_ANSWER = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 
 
 class _Locked(Exception):
@@ -107,7 +106,7 @@ class LocalStore:
         if not self._prepared:
             await self._run(self._prepare, self._runtime.wall())
         token, wall = self._runtime.token(), self._runtime.wall()
-        return await self._exclusively(_stripe(key), lambda: self._put(path, bytes(data), mode, token, wall))
+        return await self._exclusively(_stripe(key), partial(self._put, path, bytes(data), mode, token, wall))
 
     async def delete(self, key: str) -> Deleted:
         return await self.delete_many([key])
@@ -121,7 +120,7 @@ class LocalStore:
             return Deleted(date=wall)  # there is no folder
         errors: list[OSError] = []
         for stripe, paths in stripes.items():
-            errors += await self._exclusively(stripe, lambda paths=paths: remove(paths))
+            errors += await self._exclusively(stripe, partial(remove, paths))
         with mapped(self.name):
             for error in errors:
                 raise error
@@ -226,7 +225,7 @@ class LocalStore:
         make_folder(path.parent)
         temporary = self._private / "tmp" / token
         try:
-            info = write(temporary, data, after=current, spread=zlib.crc32(token.encode()) % _SPREAD)
+            info = write(temporary, data, after=current, spread=zlib.crc32(token.encode("ascii")) % _SPREAD)
             if isinstance(mode, Create):
                 link(temporary, path)
             else:
@@ -262,11 +261,23 @@ class LocalStore:
             if key and not key.endswith("/"):
                 yield key
                 continue
-            for name in self._scan(key):
-                inside = key + name
-                wanted = inside.startswith(prefix) or (inside.endswith("/") and prefix.startswith(inside))
-                if wanted and (after is None or inside > after or after.startswith(inside) and inside[-1] == "/"):
-                    heapq.heappush(heap, inside)
+            found = [key + name for name in self._names(key)]
+            # A folder may also lie on the way to the prefix, or to the key to go on after.
+            heap += [
+                key
+                for key in found
+                if (key.startswith(prefix) or (key.endswith("/") and prefix.startswith(key)))
+                and (after is None or key > after or (key.endswith("/") and after.startswith(key)))
+            ]
+            heapq.heapify(heap)
+
+    def _names(self, folder: str) -> Sequence[str]:
+        try:
+            names = scan(self.root / folder)
+        except (FileNotFoundError, NotADirectoryError):
+            self._require_folder()
+            return []
+        return names if folder else [name for name in names if name != _PRIVATE + "/"]
 
     def _require_folder(self) -> None:
         """A workspace that is not there yet is empty; a file in its place is a mistake."""
@@ -330,5 +341,3 @@ def _require(path: Path, current: os.stat_result | None, mode: PutMode, date: fl
             raise NotFound(f"there is no file {path} to replace", date=date)
         if version_of(current) != mode.version:
             raise PreconditionFailed(f"{path} is another version", date=date)
-
-

@@ -32,8 +32,8 @@ class MemoryBucket:
 
     def __init__(self) -> None:
         self._objects: dict[str, _Object] = {}
-        #: (UTF-8, key), in the order of a listing.
-        self._order: list[tuple[bytes, str]] = []
+        #: All keys in the order of a listing: strings compare by code point, as their UTF-8 does by byte.
+        self._order: list[str] = []
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -56,7 +56,7 @@ class MemoryBucket:
             if current.version != mode.version:
                 raise PreconditionFailed(f"{key!r} is another version", date=now)
         if current is None:
-            insort(self._order, (key.encode("utf-8"), key))
+            insort(self._order, key)
         # As with an ETag, equal bytes are equal versions.
         version = Version(hashlib.md5(data, usedforsecurity=False).hexdigest())
         self._objects[key] = _Object(data, version, now)
@@ -65,15 +65,15 @@ class MemoryBucket:
     def remove(self, key: str) -> None:
         """Removes the object, if it is there."""
         if self._objects.pop(key, None) is not None:
-            del self._order[bisect_left(self._order, (key.encode("utf-8"), key))]
+            del self._order[bisect_left(self._order, key)]
 
     def slice(self, prefix: str, after: str | None, limit: int) -> tuple[list[Listed], bool]:
         """The next `limit` objects, and whether there are more."""
-        start = bisect_left(self._order, (prefix.encode("utf-8"), ""))
+        start = bisect_left(self._order, prefix)
         if after is not None:
-            start = max(start, bisect_right(self._order, (after.encode("utf-8"), after)))
+            start = max(start, bisect_right(self._order, after))
         found: list[Listed] = []
-        for _, key in self._order[start : start + limit + 1]:
+        for key in self._order[start : start + limit + 1]:
             if not key.startswith(prefix):
                 break
             item = self._objects[key]

@@ -1,4 +1,7 @@
-"""The contract of the store port. Each check gets a store whose keys nobody else uses; it fails by `AssertionError`."""
+"""The contract of the store port, as checks. Each gets a store, or a prefix of one, that is empty and nobody else's.
+
+A check that fails raises `AssertionError`, or what the store raised. What it wrote stays.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ _RACERS = 64
 _MANY = 1100
 _AWKWARD = (
     "a b", "a+b", "a%2Bb", "100%.pdf", "a%20b", 'q"uote', "it's", "tab\there", "日本/é", "e\u0301", "k=v&x=#?",
-    "<tag>", "a;b,c", "dots..", "~tilde", "(round)[square]{curly}", "*star", "@:$!", "l" * 200,
+    "<tag>", "a;b,c", "dots..", ".hidden", "~tilde", "(round)[square]{curly}", "*star", "@:$!", "a?",
+    " blanks at both ends ", "\U0001f600", "l" * 200,
 )  # fmt: skip
 
 
@@ -54,11 +58,13 @@ async def check_create(store: Store) -> None:
 
 
 async def check_create_after_delete(store: Store) -> None:
-    """What was deleted can be created again."""
-    await store.put("object", b"first", CREATE)
+    """What was deleted can be created again, and is then another version."""
+    first = (await store.put("object", b"first", CREATE)).version
     await store.delete("object")
-    await store.put("object", b"second", CREATE)
-    assert (await store.get("object")).data == b"second"
+    second = (await store.put("object", b"other", CREATE)).version
+    assert second != first, "what was deleted and made anew has its old version"
+    assert await _refused(store, "object", b"third", Replace(first))
+    assert (await store.get("object")).data == b"other"
 
 
 async def check_replace(store: Store) -> None:
@@ -125,6 +131,7 @@ async def check_counter(store: Store) -> None:
         added = 0
         while added < 10:
             current = await store.get("counter")
+            assert current.data.isdigit(), f"nobody wrote {current.data!r}"
             added += not await _refused(store, "counter", b"%d" % (int(current.data) + 1), Replace(current.version))
 
     async with task_group() as tasks:
@@ -219,15 +226,22 @@ async def check_line_end_in_key(store: Store) -> None:
 
 
 async def check_cancelled_put(store: Store) -> None:
-    """A put that is cancelled leaves the old object or the new one, and a store that works."""
-    await store.put("object", b"old", OVERWRITE)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.put, "object", b"new" * 1000, OVERWRITE)
-        await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()
-    assert (await store.get("object")).data in (b"old", b"new" * 1000)
-    await store.put("object", b"newer", OVERWRITE)
-    assert (await store.get("object")).data == b"newer"
+    """A put that is cancelled, at whatever point, leaves the old object or the new one, and a store that works.
+
+    A server that takes what it got of a body for the whole of it fails here: send a checksum with it.
+    """
+    for steps in range(24):
+        await store.put("object", b"old", OVERWRITE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.put, "object", b"new" * 1000, OVERWRITE)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        left = (await store.get("object")).data
+        assert left in (b"old", b"new" * 1000), f"a put cancelled after {steps} steps left {len(left)} bytes"
+    # The last cancelled one may still be under way.
+    await store.put("other", b"newer", OVERWRITE)
+    assert (await store.get("other")).data == b"newer"
 
 
 async def _refused(store: Store, key: str, data: bytes, mode: PutMode) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -21,11 +21,14 @@ __all__ = ["Fault", "FaultyStore"]
 
 T = TypeVar("T")
 
+_VERBS = ("get", "head", "put", "delete", "delete_many", "list")
+_READS = ("get", "head", "list")
+
 
 class Fault(Enum):
     """What happens to a request."""
 
-    #: It never reaches the store; the caller gets no answer.
+    #: It never reaches the store; the caller gets no answer, or the error that the script names.
     FAILS_BEFORE = "fails before"
     #: The store does it; the caller gets no answer.
     APPLIED_THEN_ERROR = "applied, then error"
@@ -38,6 +41,12 @@ class Fault(Enum):
     #: Refused: another write was in flight.
     CONFLICT = "conflict"
 
+    def befalls(self, verb: str) -> bool:
+        """Whether a store may do this to that kind of request."""
+        if self is Fault.CONFLICT:
+            return verb == "put"
+        return self is not Fault.APPLIED_LATER or verb not in _READS
+
 
 @dataclass(slots=True)
 class _Rule:
@@ -45,6 +54,7 @@ class _Rule:
     key: re.Pattern[str]
     fault: Fault
     seconds: float
+    error: type[StoreError]
     left: int
 
 
@@ -52,7 +62,7 @@ class _Rule:
 class _Chaos:
     rng: Random
     rate: float
-    faults: Sequence[Fault]
+    faults: Mapping[str, Sequence[Fault]]
     seconds: float
 
 
@@ -76,19 +86,42 @@ class FaultyStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Late writes still land, unless the block failed."""
+        """Wait for the late writes; if the block failed, they never land."""
         return await self._stack.__aexit__(kind, error, trace)
 
-    def script(self, verb: str, key: str, fault: Fault, *, times: int = 1, seconds: float = 1.0) -> None:
+    def script(
+        self,
+        verb: str,
+        key: str,
+        fault: Fault,
+        *,
+        times: int = 1,
+        seconds: float = 1.0,
+        error: type[StoreError] = Unanswered,
+    ) -> None:
         """The next `times` requests of `verb` for keys that match the regular expression `key` have this fault.
 
-        `seconds` is how much later `DELAYED` and `APPLIED_LATER` act. Scripts are used up in the order they were given.
-        """
-        self._rules.append(_Rule(verb, re.compile(key), fault, seconds, times))
+        `seconds` is how much later `DELAYED` and `APPLIED_LATER` act, `error` what `FAILS_BEFORE` raises. Scripts are
+        used up in the order they were given.
 
-    def chaos(self, rng: Random, rate: float, faults: Sequence[Fault] = tuple(Fault), *, seconds: float = 1.0) -> None:
-        """From now on each request has one of `faults` with probability `rate`."""
-        self._chaos = _Chaos(rng, rate, faults, seconds)
+        Raises `ConfigurationError` for a verb that there is not, or that cannot have this fault.
+        """
+        if verb not in _VERBS or not fault.befalls(verb):
+            raise ConfigurationError(f"no store does this to a {verb!r}: {fault.value}")
+        self._rules.append(_Rule(verb, re.compile(key), fault, seconds, error, times))
+
+    def chaos(
+        self,
+        rng: Random,
+        rate: float,
+        faults: Sequence[Fault] = tuple(Fault),
+        *,
+        verbs: Sequence[str] = _VERBS,
+        seconds: float = 1.0,
+    ) -> None:
+        """From now on each request of `verbs` has, with probability `rate`, one of those `faults` that it can have."""
+        possible = {verb: [fault for fault in faults if fault.befalls(verb)] for verb in verbs}
+        self._chaos = _Chaos(rng, rate, possible, seconds)
 
     def calm(self) -> None:
         """No more faults."""
@@ -125,33 +158,34 @@ class FaultyStore:
             "list", prefix, lambda: self._store.list(prefix, start_after=start_after, resume=resume, limit=limit)
         )
 
-    def _next_fault(self, verb: str, key: str) -> tuple[Fault | None, float]:
+    def _next_fault(self, verb: str, key: str) -> tuple[Fault | None, float, type[StoreError]]:
         for rule in self._rules:
             if rule.left and rule.verb == verb and rule.key.search(key):
                 rule.left -= 1
-                return rule.fault, rule.seconds
+                return rule.fault, rule.seconds, rule.error
         chaos = self._chaos
-        if chaos is not None and chaos.rng.random() < chaos.rate:
-            return chaos.rng.choice(chaos.faults), chaos.seconds
-        return None, 0.0
+        faults = chaos.faults.get(verb) if chaos is not None else None
+        if chaos is not None and faults and chaos.rng.random() < chaos.rate:
+            return chaos.rng.choice(faults), chaos.seconds, Unanswered
+        return None, 0.0, Unanswered
 
     async def _do(self, verb: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
-        fault, seconds = self._next_fault(verb, key)
+        fault, seconds, error = self._next_fault(verb, key)
         self.log.append((verb, key, fault))
-        lost = Unanswered(f"{verb} of {key!r}: {fault.value}" if fault else None)
+        message = f"{self.name}: {verb} of {key!r}: {fault.value if fault else ''}"
         match fault:
             case Fault.FAILS_BEFORE:
-                raise lost
+                raise error(message)
             case Fault.APPLIED_THEN_ERROR:
                 await request()
-                raise lost
+                raise Unanswered(message)
             case Fault.APPLIED_LATER:
                 self._later(request, seconds)
-                raise lost
+                raise Unanswered(message)
             case Fault.THROTTLED:
-                raise Throttled
+                raise Throttled(message)
             case Fault.CONFLICT:
-                raise WriteConflict
+                raise WriteConflict(message)
             case Fault.DELAYED:
                 await self._runtime.sleep(seconds)
         return await request()
