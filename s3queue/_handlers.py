@@ -34,7 +34,9 @@ def current_item() -> WorkItem:
 class Runner:
     """Runs one handler, so that every way in which it can fail comes out as an ordinary exception."""
 
-    def __init__(self, handler: Handler, *, threads: int, timeout: float | None) -> None:
+    def __init__(self, handler: Handler, *, workers: int, timeout: float | None) -> None:
+        if not isinstance(workers, int) or workers < 1:
+            raise ConfigurationError(f"workers must be a whole number, 1 or more, not {workers!r}")
         if not callable(handler):
             raise ConfigurationError(f"a handler must be a function of one argument, not {handler!r}")
         if timeout is not None and not timeout > 0:
@@ -42,7 +44,7 @@ class Runner:
         self.name = _name(handler)
         self._handler = handler
         self._timeout = timeout
-        self._threads = anyio.CapacityLimiter(threads)
+        self._threads = anyio.CapacityLimiter(workers)
         self._is_async = _is_async(handler)
 
     async def __call__(self, item: WorkItem, argument: Any) -> Any:
@@ -61,8 +63,9 @@ class Runner:
         try:
             if self._is_async:
                 return await self._handler(argument)
-            result = await anyio.to_thread.run_sync(
-                self._handler, argument, limiter=self._threads, abandon_on_cancel=True
+            # In a list: trio lets no thread return what can be awaited, as a lambda round a coroutine function does.
+            (result,) = await anyio.to_thread.run_sync(
+                lambda: [self._handler(argument)], limiter=self._threads, abandon_on_cancel=True
             )
             return await result if isinstance(result, Awaitable) else result
         except SystemExit as error:

@@ -55,8 +55,6 @@ class Pool:
     def __init__(
         self, workspace: Workspace, claims: Claims, runner: Runner, *, workers: int, per: Per, grace: float, wait: bool
     ) -> None:
-        if not isinstance(workers, int) or workers < 1:
-            raise ConfigurationError(f"workers must be a whole number, 1 or more, not {workers!r}")
         if per not in ("group", "path"):
             raise ConfigurationError(f'per must be "group" or "path", not {per!r}')
         if not grace >= 0:
@@ -95,6 +93,10 @@ class Pool:
         Raises what ended the search for work, after the groups under way are ended.
         """
         started = self._runtime.monotonic()
+        await self._claims.scheduler.load()
+        index = self._claims.scheduler.plan.index
+        if self._per_path and len(index):
+            self._typical = max(1, len(index.paths(0)))
         try:
             async with task_group() as tasks:
                 tasks.start_soon(self._claims.scheduler.run)

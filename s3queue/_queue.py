@@ -160,7 +160,7 @@ class WorkQueue:
         ends claiming, and after `grace` seconds cancels what still runs and hands its groups back; the second one ends
         the process at once. Raises `ConfigurationError`, `DamagedWorkspace` or a store's error that lasts.
         """
-        runner = Runner(handler, threads=workers, timeout=timeout)
+        runner = Runner(handler, workers=workers, timeout=timeout)
         pool = Pool(self._workspace, self._claims, runner, workers=workers, per=per, grace=grace, wait=wait)
         if self._pool is not None:
             raise ConfigurationError("this queue runs already: open it a second time to run two handlers at once")
