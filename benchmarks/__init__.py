@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks NAME [--json FILE]`. Each compares both sides alternately in one run."""
