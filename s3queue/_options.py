@@ -56,11 +56,17 @@ class QueueOptions:
     check_store: bool = True
 
     def __post_init__(self) -> None:
+        self._check_each()
+        self._check_together()
+
+    def _check_each(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, bool):
+            if isinstance(f.default, bool):
+                if not isinstance(value, bool):
+                    raise ConfigurationError(f"QueueOptions.{f.name} must be True or False, not {value!r}")
                 continue
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise ConfigurationError(f"QueueOptions.{f.name} must be a number, 0 or more, not {value!r}")
         for name in ("max_attempts", "claim_concurrency", "connections"):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:
@@ -68,9 +74,14 @@ class QueueOptions:
         for name in ("request_timeout", "retry_for", "poll_min", "picture_ttl", "index_refresh"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"QueueOptions.{name} must be more than 0")
+
+    def _check_together(self) -> None:
         if self.lease_ttl < 2 * self.margin + 1:
             raise ConfigurationError(
                 f"QueueOptions.lease_ttl ({self.lease_ttl:g}) must be at least 2 * margin + 1 ({2 * self.margin + 1:g})"
             )
+        # A released lock tells its count and its wait in a body of less than 64 bytes.
+        if self.max_attempts > 1000 or self.backoff_max > 86_400:
+            raise ConfigurationError("QueueOptions.max_attempts is at most 1000, and backoff_max 86400 (a day)")
         if self.poll_max < self.poll_min or self.backoff_max < self.backoff:
             raise ConfigurationError("poll_max and backoff_max must not be less than poll_min and backoff")

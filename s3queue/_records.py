@@ -79,7 +79,7 @@ class LockRecord:
         fields = _load(data, "lock")
         short = "s" in fields
         return cls(
-            state=_state(fields.get("s" if short else "state")),
+            state=_state(fields["s"], _SHORT) if short else _state(fields.get("state"), _LONG),
             token=_text(fields, "t" if short else "token"),
             epoch=_number(fields, "e" if short else "epoch"),
             failures=_number(fields, "f" if short else "failures", 0),
@@ -97,7 +97,8 @@ def looks_released(size: int) -> bool:
 
 
 def _released(lock: LockRecord) -> bytes:
-    data = _dump({"s": lock.state.value, "e": lock.epoch, "f": lock.failures, "b": lock.backoff, "t": lock.token})
+    # 47 bytes and the digits of three numbers, of which the settings bound two; the epoch has seven.
+    data = _dump({"s": lock.state.value[0], "e": lock.epoch, "f": lock.failures, "b": lock.backoff, "t": lock.token})
     assert looks_released(len(data)), data
     return data
 
@@ -233,10 +234,14 @@ def _load(data: bytes, what: str) -> dict[str, Any]:
     return fields
 
 
-def _state(value: Any) -> LockState:
+_LONG = {state.value: state for state in LockState}
+_SHORT = {state.value[0]: state for state in (LockState.FREE, LockState.DEAD)}
+
+
+def _state(value: Any, states: dict[str, LockState]) -> LockState:
     try:
-        return LockState(value)
-    except ValueError:
+        return states[value]
+    except (KeyError, TypeError):
         raise DamagedWorkspace(f"a lock has an unknown state: {str(value)[:40]!r}") from None
 
 

@@ -1,0 +1,358 @@
+"""The command line: in this process where that is enough, in one of its own for signals and imports."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from s3queue._index import Index
+from s3queue.cli._app import run
+from s3queue.stores import OVERWRITE
+from tests.conftest import store_on
+from tests.servers._process import S3Server
+
+HANDLERS = """
+import os, pathlib, time
+
+def shout(path):
+    return path.upper()
+
+def size(item):
+    return len(item.work_paths)
+
+def fails(path):
+    raise ValueError("no such luck")
+
+def slow(path):
+    pathlib.Path(path + ".began").touch()
+    time.sleep(0.2 if path.endswith("quick") else 60)
+
+async def slow_async(path):
+    import anyio
+    pathlib.Path(path + ".began").touch()
+    await anyio.sleep(0.2 if path.endswith("quick") else 60)
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder with a module of handlers in it."""
+    (tmp_path / "jobs_of_test.py").write_text(HANDLERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def files(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def counts(capsys: pytest.CaptureFixture[str], workspace: str = "ws") -> dict[str, Any]:
+    capsys.readouterr()
+    run(["status", workspace, "--json"])
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def results(workspace: Path) -> list[Any]:
+    return [json.loads(flag.read_bytes())["result"] for flag in (workspace / "done_flags").iterdir()]
+
+
+def failure_records(workspace: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_bytes()) for path in (workspace / "failed_flags").iterdir()]
+
+
+def test_populate_from_globs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Patterns are expanded, ``**`` into folders, and paths are absolute; known ones are not added again."""
+    files(folder, "in/a.txt", "in/b.txt", "in/deep/c.txt", "in/d.pdf")
+
+    assert run(["populate", "ws", "--input", "in/*.txt", "--items-per-group", "2"]) == 0
+    assert counts(capsys)["paths"] == 2
+    assert run(["populate", "ws", "--input", "in/**/*.txt", "--input", "in/*.pdf"]) == 0
+    assert counts(capsys) == {
+        "groups": 3, "paths": 4, "done": 0, "dead": 0, "leased": 0, "expired": 0, "released": 0, "free": 3,
+        "complete": False,
+    }  # fmt: skip
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
+    assert sorted(path for group in results(folder / "ws") for path in group) == sorted(
+        str(folder / name).upper() for name in ("in/a.txt", "in/b.txt", "in/deep/c.txt", "in/d.pdf")
+    )
+
+
+def test_populate_from_a_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, or standard input, names one path a line, taken as it is."""
+    (folder / "list").write_bytes("s3://b/a b.pdf\r\ns3://b/ü,1.pdf\n\n".encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin\n")))
+
+    assert run(["populate", "ws", "--from-file", "list"]) == 0
+    assert run(["populate", "ws", "--from-file", "-"]) == 0
+
+    run(["work", "ws", "--handler", "jobs_of_test:shout"])
+    assert sorted(results(folder / "ws")) == [["FROM STDIN"], ["S3://B/A B.PDF"], ["S3://B/Ü,1.PDF"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nonsense"], "nonsense"),
+        (["populate"], "WORKSPACE"),
+        (["populate", "ws"], "no paths"),
+        (["populate", "ws", "--input", "none/*.txt"], "matches nothing"),
+        (["populate", "ws", "--from-file", "missing"], "missing"),
+        (["populate", "ws", "--from-file", "latin1"], "line 2 is not valid UTF-8"),
+        (["populate", "ws", "--from-file", "list", "--items-per-group", "0"], "items_per_group"),
+        (["populate", "gs://bucket/ws", "--from-file", "list"], "gs://"),
+        (["populate", "s3://", "--from-file", "list"], "bucket"),
+        (["work", "ws"], "--handler"),
+        (["work", "ws", "--handler", "jobs_of_test:shout", "--", "echo", "{}"], "either"),
+        (["work", "ws", "--handler", "jobs_of_test"], "package.module:function"),
+        (["work", "ws", "--handler", "no_such_module:f"], "no_such_module"),
+        (["work", "ws", "--handler", "jobs_of_test:missing"], "missing"),
+        (["work", "ws", "--handler", "jobs_of_test:nothing"], "not a function"),
+        (["work", "ws", "--", "echo"], "{}"),
+        (["work", "ws", "--workers", "0", "--", "echo", "{}"], "workers"),
+        (["work", "ws", "--workers", "many", "--", "echo", "{}"], "--workers"),
+        (["work", "ws", "--lease-ttl", "1", "--", "echo", "{}"], "lease_ttl"),
+        (["work", "damaged", "--", "echo", "{}"], "zstd"),
+        (["status", "damaged"], "zstd"),
+        (["populate", "damaged", "--from-file", "list"], "zstd"),
+        (["status", "list"], "list"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_users_mistake_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    """It names the thing, exits with 2 (or 3 for a store that refuses), has no traceback, and writes nothing."""
+    (folder / "list").write_text("a\n")
+    (folder / "latin1").write_bytes(b"a\n\xe9\n")
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "work_index_list.csv.zstd").write_bytes(b"not an index")
+
+    code = run(arguments)
+
+    output = capsys.readouterr()
+    assert code == (3 if arguments == ["status", "list"] else 2)
+    assert re.fullmatch(r"s3queue: [^\n]+\n", output.err), output.err
+    assert complaint in output.err
+    assert "Traceback" not in output.err + output.out
+    assert not (folder / "ws" / "work_index_list.csv.zstd").exists()
+    assert (folder / "damaged" / "work_index_list.csv.zstd").read_bytes() == b"not an index"
+
+
+def test_work_per_group(folder: Path) -> None:
+    """Per group the handler gets the item."""
+    (folder / "list").write_text("a\nb\nc\n")
+
+    assert run(["run", "ws", "--from-file", "list", "--items-per-group", "3", "--per", "group",
+                "--handler", "jobs_of_test:size"]) == 0  # fmt: skip
+
+    assert results(folder / "ws") == [3]
+
+
+def test_a_command_gets_its_path_unchanged(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arguments are a vector: no shell sees a path, whatever is in it."""
+    odd = ["a b", "q'uo\"te", "; echo pwned", "$(echo pwned)", "`id`", "--help", "*"]
+    (folder / "list").write_text("\n".join(odd) + "\n")
+    script = "import sys, pathlib; pathlib.Path('seen').open('a').write(repr(sys.argv[1:]) + '\\n')"
+
+    assert run(["run", "ws", "--from-file", "list", "--", sys.executable, "-c", script, "{}", "x{}y"]) == 0
+
+    seen = sorted((folder / "seen").read_text().splitlines())
+    assert seen == sorted(repr([path, f"x{path}y"]) for path in odd)
+
+
+def test_a_failing_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A non-zero exit code is a failure; its record has the code, the path, and the end of standard error; exit 1."""
+    (folder / "list").write_text("a\nb\n")
+    script = "import sys; sys.stderr.write('x' * 50000 + '\\nthe reason\\n'); sys.exit(7 if sys.argv[1] == 'a' else 0)"
+
+    code = run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--", sys.executable, "-c", script, "{}"])
+
+    assert code == 1
+    (record,) = failure_records(folder / "ws")
+    assert record["error"].endswith("exit code 7: the reason · path: a")
+    assert record["detail"].endswith("the reason\n")
+    assert len(record["detail"]) <= 16 * 1024
+
+
+def test_a_command_that_does_not_exist(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It fails the attempt, with a line that names it."""
+    (folder / "list").write_text("a\n")
+
+    assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--", "no-such-command", "{}"]) == 1
+
+    assert "no-such-command cannot be started" in failure_records(folder / "ws")[0]["error"]
+
+
+def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What others hold leaves a run that does not wait unfinished: exit 3."""
+    (folder / "list").write_text("a\nb\n")
+    run(["populate", "ws", "--from-file", "list"])
+    (locks := folder / "ws" / "worker_locks").mkdir()
+    group = Index.decode((folder / "ws" / "work_index_list.csv.zstd").read_bytes()).name(0)
+    (locks / f"worker_{group}.lock").touch()
+
+    assert run(["work", "ws", "--no-wait", "--handler", "jobs_of_test:shout"]) == 3
+    assert "unfinished: 1 groups, 1 of them leased elsewhere" in capsys.readouterr().out
+    assert run(["status", "ws"]) == 3
+
+
+def test_plain_output_when_piped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Off a terminal there are plain lines, without a bar and without control characters."""
+    (folder / "list").write_text("a\nb\n")
+
+    run(["run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 paths given, 2 new groups"
+    assert lines[1].startswith("done 2 groups in ")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", "".join(lines))
+
+
+def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo counts the words of the standard library, says where the results are, and can be run again."""
+    for _ in range(2):
+        assert run(["demo"]) == 0
+        assert "results: s3queue-demo/word-counts.csv" in capsys.readouterr().out
+
+    rows = (folder / "s3queue-demo" / "word-counts.csv").read_text().splitlines()
+    assert rows[0] == "path,words,different"
+    assert len(rows) > 100
+
+
+def test_without_its_extra() -> None:
+    """Without typer the command says in one line what to install."""
+    code = (
+        "import sys\n"
+        "sys.modules['typer'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "import s3queue.__main__ as m\n"
+        "m.find_spec = lambda name: None if name == 'typer' else find(name)\n"
+        "m.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "s3queue: the command line needs an extra: pip install 's3queue[cli]'\n"
+
+
+def wait_for(condition: Any, process: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert process.poll() is None, "it ended too early"
+        time.sleep(0.02)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "s3queue", *arguments], cwd=folder, stdout=subprocess.DEVNULL)
+
+
+def began(folder: Path, count: int) -> Any:
+    return lambda: len(list(folder.glob("*.began"))) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(folder: Path, number: int) -> None:
+    """What ends within the grace is done, the rest is handed back at once, and the exit code says unfinished (B28)."""
+    paths = [str(folder / name) for name in ("a-quick", "b", "c")]
+    (folder / "list").write_text("\n".join(paths))
+    process = start(folder, "run", "ws", "--from-file", "list", "--grace", "1", "--handler", "jobs_of_test:slow_async")
+    wait_for(began(folder, 3), process)
+
+    process.send_signal(number)
+
+    assert process.wait(30) == 3
+    assert len(results(folder / "ws")) == 1
+    locks = list((folder / "ws" / "worker_locks").iterdir())
+    assert [json.loads(lock.read_bytes())["s"] for lock in locks] == ["f", "f"]
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once(folder: Path) -> None:
+    """The second signal ends the process as if nobody had handled it."""
+    (folder / "list").write_text(str(folder / "a"))
+    process = start(folder, "run", "ws", "--from-file", "list", "--handler", "jobs_of_test:slow_async")
+    wait_for(began(folder, 1), process)
+
+    process.send_signal(signal.SIGTERM)
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+
+    assert process.wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_drained_command_is_ended_with_its_children(folder: Path) -> None:
+    """A command that outlasts the grace is killed, and nothing of it is left."""
+    (folder / "list").write_text(str(folder / "a"))
+    script = (
+        "import os, sys, time, pathlib\n"
+        "pathlib.Path(sys.argv[1] + '.began').write_text(str(os.getpid()))\n"
+        "time.sleep(60)"
+    )
+    process = start(
+        folder, "run", "ws", "--from-file", "list", "--grace", "0", "--", sys.executable, "-c", script, "{}"
+    )
+    wait_for(lambda: any(path.read_text() for path in folder.glob("*.began")), process)
+    child = int((folder / "a.began").read_text())
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(30) == 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_globs_on_s3(
+    folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``*`` stays within a folder of keys, ``**`` does not; a workspace on S3 works like a folder."""
+
+    async def fill() -> None:
+        async with store_on(seaweed, f"{prefix}/in") as store:
+            for key in ("a.pdf", "b c.pdf", "deep/d.pdf", "e.txt"):
+                await store.put(key, b"x", OVERWRITE)
+
+    anyio.run(fill)
+    for name, value in seaweed.environment().items():
+        monkeypatch.setenv(name, value)
+    source, workspace = f"s3://{seaweed.bucket}/{prefix}/in", f"s3://{seaweed.bucket}/{prefix}/ws"
+
+    assert run(["populate", workspace, "--input", f"{source}/*.pdf"]) == 0
+    assert counts(capsys, workspace)["paths"] == 2
+    assert run(["populate", workspace, "--input", f"{source}/**/*.pdf"]) == 0
+    assert counts(capsys, workspace)["paths"] == 3
+    assert run(["work", workspace, "--handler", "jobs_of_test:shout"]) == 0
+    assert counts(capsys, workspace)["complete"] is True
+
+
+def test_a_missing_bucket(
+    folder: Path, moto: S3Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, in one line."""
+    for name, value in moto.environment().items():
+        monkeypatch.setenv(name, value)
+    (folder / "list").write_text("a\n")
+
+    assert run(["populate", "s3://no-such-bucket/ws", "--from-file", "list"]) == 2
+
+    line = r"s3queue: s3://no-such-bucket/ws at \S+: there is no such bucket[^\n]*\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
