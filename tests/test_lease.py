@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from s3queue import Event, LeaseLost, OutcomeUnknown, QueueOptions
+from s3queue import AccessDenied, Event, LeaseLost, OutcomeUnknown, QueueOptions
 from s3queue import _keys as keys
 from s3queue._events import Events
 from s3queue._lease import Busy, Completed, GroupDead, Lease, Leases, Unsettled
@@ -257,6 +257,19 @@ async def test_the_confirmation_fails() -> None:
 
     assert w.lock().state is LockState.FREE
     assert isinstance(await b.leases.take_over(GROUP), Lease)
+
+
+@virtual
+async def test_a_flag_that_may_not_be_read() -> None:
+    """A 403 to the confirmation is neither "done" nor "not done": the group is handed back, pending (B36)."""
+    w = World()
+    a = w.owner()
+    a.store.script("head", FLAG, Fault.FAILS_BEFORE, error=AccessDenied)
+
+    with pytest.raises(AccessDenied):
+        await a.leases.claim(GROUP)
+
+    assert (w.lock().state, w.lock().failures, w.has(FLAG)) == (LockState.FREE, 0, False)
 
 
 @virtual

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -217,6 +219,24 @@ async def test_put_arguments_go_with_every_write() -> None:
 
         sent = [request.headers.get("x-amz-server-side-encryption") for request in server.sent("PUT")]
         assert sent == ["AES256"] * 3
+
+
+async def test_a_digest_goes_with_every_write() -> None:
+    """A body that breaks off is refused by the store, instead of kept as an empty lock."""
+    async with FaultServer() as server, store_on(server) as store:
+        await store.put("a", b"1", CREATE)
+        await store.put("a", b"", OVERWRITE)
+
+        sent = [request.headers["content-md5"] for request in server.sent("PUT")]
+        expected = [base64.b64encode(hashlib.md5(data).digest()).decode() for data in (b"1", b"")]
+        assert sent == expected
+
+
+async def test_the_pool_of_our_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue's client is its own, with as many connections as the options say: handlers cannot starve it (B16)."""
+    async with s3_client(QueueOptions(connections=77)) as client:
+        assert client.meta.config.max_pool_connections == 77
+        assert client.meta.config.retries["total_max_attempts"] == 1
 
 
 async def test_put_arguments_that_the_sdk_does_not_know() -> None:
