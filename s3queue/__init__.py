@@ -14,7 +14,9 @@ from s3queue._errors import (
     LeaseLost,
     NotFound,
     OutcomeUnknown,
+    PermanentError,
     PreconditionFailed,
+    RetryLater,
     S3QueueError,
     StoreError,
     StoreUnsuitable,
@@ -25,7 +27,7 @@ from s3queue._errors import (
 )
 from s3queue._events import Event, Observer
 from s3queue._handlers import current_item
-from s3queue._model import QueueStatus, RunSummary, WorkItem
+from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
 
@@ -39,6 +41,8 @@ __all__ = [
     "WorkItem",
     "RunSummary",
     "QueueStatus",
+    "FailedGroup",
+    "FailedAttempt",
     # olmOCR's operations
     "Backend",
     "LocalBackend",
@@ -53,6 +57,8 @@ __all__ = [
     "InvalidPath",
     "DamagedWorkspace",
     "HandlerError",
+    "PermanentError",
+    "RetryLater",
     "LeaseLost",
     "OutcomeUnknown",
     "StoreError",

@@ -72,11 +72,20 @@ class Claims:
             self._handed_back(lease)
         return dead
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease, wait: float = 0.0) -> None:
         """Raises as `Leases.release` does."""
         with self._ending(lease):
-            await self._leases.release(lease)
+            await self._leases.release(lease, wait)
         self._handed_back(lease)
+
+    async def revive(self, group: str) -> bool:
+        """Whether the group, dead or waiting until now, is claimable. Raises as `Leases.revive` does."""
+        version = await self._leases.revive(group)
+        if version is None:
+            return False
+        self.scheduler.plan.handed_back(group, version, self._workspace.runtime.monotonic())
+        self.scheduler.changed()
+        return True
 
     def abandon(self, lease: Lease) -> None:
         """Stop renewing a lease that is lost, or that cannot be given back: it runs out."""

@@ -8,6 +8,8 @@
     ├── InvalidPath             a work path that cannot be stored; also a ValueError
     ├── DamagedWorkspace        an index, lock or flag that cannot be what it should be
     ├── HandlerError            what a user's handler did wrong (its result, its command's exit code)
+    │   ├── PermanentError      raised by a handler: no further attempt will help
+    │   └── RetryLater          raised by a handler: not now; counts as no attempt
     ├── LeaseLost               the group is not ours any more; the handler's result was dropped
     ├── OutcomeUnknown          a write may or may not have been applied, and it could not be found out in time
     └── StoreError              what a store's answer (or silence) meant; the only ones that cross the store port
@@ -60,6 +62,18 @@ class HandlerError(S3QueueError):
     def __init__(self, message: str | None = None, *, detail: str | None = None) -> None:
         super().__init__(message)
         self.detail = detail
+
+
+class PermanentError(HandlerError):
+    """Raise this in a handler when no further attempt will help: the group is dead at once."""
+
+
+class RetryLater(HandlerError):
+    """Raise this in a handler when it is too early: the group is free again after `seconds`, and no attempt counts."""
+
+    def __init__(self, seconds: float = 60.0, message: str | None = None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class LeaseLost(S3QueueError):

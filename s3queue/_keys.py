@@ -51,6 +51,11 @@ def failure(group: str, epoch: int) -> str:
     return f"failed_flags/failed_{group}.{epoch}.json"
 
 
+def failure_prefix(group: str) -> str:
+    """What the keys of all records of a group's failed attempts start with."""
+    return f"failed_flags/failed_{group}."
+
+
 def parse_failure(key: str) -> tuple[str, int] | None:
     """The group and the epoch of a failure record, or None."""
     match = _FAILURE.fullmatch(key)

@@ -18,6 +18,7 @@ from s3queue._errors import (
     LeaseLost,
     NotFound,
     OutcomeUnknown,
+    PermanentError,
     StoreError,
 )
 from s3queue._events import Events
@@ -222,18 +223,21 @@ class Leases:
             case Unknown(cause=cause):
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause
 
-    async def release(self, lease: Lease) -> None:
-        """Hand the group back, so that anybody may take it over at once; counts as nothing. Raises `LeaseLost`,
-        `OutcomeUnknown`."""
-        record = rules.released(lease.record, token=self._runtime.token(), failed=False, options=self._options)
+    async def release(self, lease: Lease, wait: float = 0.0) -> None:
+        """Hand the group back, so that anybody may take it over, after `wait` seconds; counts as no attempt.
+
+        Raises `LeaseLost`, `OutcomeUnknown`."""
+        record = rules.released(lease.record, token=self._runtime.token(), wait=wait)
         await self._leave(lease, record)
         self._events.emit("group.released", hash=lease.group)
 
     async def fail(self, lease: Lease, error: BaseException | str) -> bool:
         """Record a failed attempt and release the group with a back-off, or as dead (then True).
 
-        Raises `LeaseLost`, `OutcomeUnknown`."""
-        record = rules.released(lease.record, token=self._runtime.token(), failed=True, options=self._options)
+        A `PermanentError` makes it dead at once. Raises `LeaseLost`, `OutcomeUnknown`."""
+        permanent = isinstance(error, PermanentError)
+        token = self._runtime.token()
+        record = rules.failed(lease.record, token=token, permanent=permanent, options=self._options)
         kind, line, detail = describe(error)
         await self._record_failure(lease.group, lease.epoch, record.failures, self.owner, kind, line, detail)
         await self._leave(lease, record)
@@ -242,6 +246,21 @@ class Leases:
             "group.failed", logging.WARNING, hash=lease.group, failures=record.failures, error=line, dead=dead
         )
         return dead
+
+    async def revive(self, group: str) -> Version | None:
+        """Give a dead or waiting group a clean slate: no failures, claimable now. None if its lock is neither.
+
+        What failed before stays on record. Raises `NotFound` if the group has no lock."""
+        current = await self._store.get(keys.lock(group))
+        lock = self._decode(group, current)
+        if lock is None or lock.state is LockState.HELD:
+            return None
+        record = rules.revived(lock, token=self._runtime.token())
+        outcome = await self._write(group, record, current.version)
+        if not isinstance(outcome, Won):
+            return None
+        self._events.emit("group.revived", logging.INFO, hash=group)
+        return outcome.version
 
     async def look(self, group: str) -> tuple[LockRecord | None, float]:
         """The group's lock (None: unreadable) and its age in seconds by the store's clock. Raises `NotFound`."""

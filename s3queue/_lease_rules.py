@@ -14,6 +14,10 @@ from s3queue._records import LockRecord, LockState, looks_released
 __all__ = ["Dead", "Standing", "Takeable", "Taken"]
 
 
+#: The longest wait that a released lock can tell.
+WAIT_MOST = 86_400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Somebody's, for at least `seconds` more by the store's clock (or, after a failure, nobody's yet)."""
@@ -93,17 +97,28 @@ def renewed(lock: LockRecord, *, token: str) -> LockRecord:
     return replace(lock, token=token, beat=lock.beat + 1)
 
 
-def released(lock: LockRecord, *, token: str, failed: bool, options: QueueOptions) -> LockRecord:
-    """The lock as its owner leaves it: free, free after a back-off, or dead. The epoch stays."""
-    failures = lock.failures + failed
-    dead = failed and failures >= options.max_attempts
+def released(lock: LockRecord, *, token: str, wait: float = 0.0) -> LockRecord:
+    """The lock as an owner leaves it that neither finished nor failed: free, after `wait` seconds. The epoch stays."""
+    seconds = math.ceil(min(max(0.0, wait), WAIT_MOST))
+    return LockRecord(state=LockState.FREE, token=token, epoch=lock.epoch, failures=lock.failures, backoff=seconds)
+
+
+def failed(lock: LockRecord, *, token: str, permanent: bool, options: QueueOptions) -> LockRecord:
+    """The lock after a failed attempt: free after a back-off, or dead. The epoch stays."""
+    failures = lock.failures + 1
+    dead = permanent or failures >= options.max_attempts
     return LockRecord(
         state=LockState.DEAD if dead else LockState.FREE,
         token=token,
         epoch=lock.epoch,
         failures=failures,
-        backoff=0 if dead or not failed else backoff(failures, options),
+        backoff=0 if dead else backoff(failures, options),
     )
+
+
+def revived(lock: LockRecord, *, token: str) -> LockRecord:
+    """A released or dead lock with a clean slate. The epoch stays, so the records of what failed before keep theirs."""
+    return LockRecord(state=LockState.FREE, token=token, epoch=lock.epoch)
 
 
 def buried(lock: LockRecord, *, token: str) -> LockRecord:

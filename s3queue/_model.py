@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["QueueStatus", "RunSummary", "WorkItem"]
+__all__ = ["FailedAttempt", "FailedGroup", "QueueStatus", "RunSummary", "WorkItem"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,38 @@ class QueueStatus:
     def complete(self) -> bool:
         """Whether every group is done or dead."""
         return self.done + self.dead == self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """What is on record of one failed attempt at a group."""
+
+    #: The attempt's epoch, and which failure in a row it was, from 1.
+    epoch: int
+    attempt: int
+    #: Who tried, and when it failed (ISO 8601, by that machine's clock).
+    owner: str
+    at: str
+    #: The exception's class, or ``lease expired`` for a crash; what went wrong, in a line.
+    kind: str
+    error: str
+    #: A traceback, or the end of a command's standard error.
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedGroup:
+    """A group that is dead, or waits after a failed attempt."""
+
+    #: The group's name, and its paths.
+    hash: str
+    work_paths: tuple[str, ...]
+    #: Whether it failed too often (or for good); otherwise it waits for its next attempt.
+    dead: bool
+    #: Failed attempts since it was populated, or retried last.
+    failures: int
+    #: The last one; None where its record could not be written, or read.
+    last: FailedAttempt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,16 @@ import anyio
 
 from s3queue import _plan as plans
 from s3queue._claims import Claims
-from s3queue._errors import ConfigurationError, HandlerError, LeaseLost, OutcomeUnknown, S3QueueError, StoreError
+from s3queue._errors import (
+    ConfigurationError,
+    HandlerError,
+    LeaseLost,
+    OutcomeUnknown,
+    PermanentError,
+    RetryLater,
+    S3QueueError,
+    StoreError,
+)
 from s3queue._handlers import Runner
 from s3queue._lease import Lease
 from s3queue._model import RunSummary, WorkItem
@@ -242,13 +251,15 @@ class Pool:
 
     async def _fail(self, attempt: _Attempt, error: Exception) -> None:
         try:
-            await self._claims.fail(attempt.lease, error)
+            if isinstance(error, RetryLater):
+                await self._claims.release(attempt.lease, error.seconds)
+            else:
+                await self._claims.fail(attempt.lease, error)
+                self._tally.failed += 1
         except LeaseLost:
             self._lost(attempt.lease)
         except (OutcomeUnknown, StoreError) as refused:
             self._left(attempt.lease, refused)
-        else:
-            self._tally.failed += 1
 
     def _lost(self, lease: Lease) -> None:
         self._tally.lost += 1
@@ -268,6 +279,11 @@ class Pool:
 
 
 def _together(errors: list[Exception], units: int) -> Exception:
+    """One error for an attempt; `RetryLater` and `PermanentError` speak for the group only if all of its errors do."""
     if len(errors) == 1:
         return errors[0]
+    if all(isinstance(error, RetryLater) for error in errors):
+        return max((error for error in errors if isinstance(error, RetryLater)), key=lambda error: error.seconds)
+    if all(isinstance(error, PermanentError) for error in errors):
+        return PermanentError(f"{len(errors)} of {units} paths failed for good, first {errors[0]!r}")
     return ExceptionGroup(f"{len(errors)} of {units} paths failed, first {errors[0]!r}", errors)

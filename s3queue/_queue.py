@@ -14,14 +14,14 @@ from anyio.abc import TaskStatus
 
 from s3queue._backend import Backend
 from s3queue._claims import Claims
-from s3queue._errors import ConfigurationError
+from s3queue._errors import ConfigurationError, NotFound
 from s3queue._events import Observer
 from s3queue._handlers import Handler, Runner
-from s3queue._model import QueueStatus, RunSummary, WorkItem
+from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
 from s3queue._pool import Per, Pool
 from s3queue._runtime import Runtime
-from s3queue._survey import count
+from s3queue._survey import count, list_failed, list_history
 from s3queue._tasks import task_group
 from s3queue._watchdog import watch_loop
 from s3queue._workspace import Workspace
@@ -137,6 +137,34 @@ class WorkQueue:
         """Count the workspace's groups. Lists every flag and lock, and reads the released locks."""
         loaded = await self._workspace.catalogue.load()
         return await count(self._workspace.store, loaded.index, self._workspace.options)
+
+    async def failures(self) -> list[FailedGroup]:
+        """The groups that are dead, or wait after a failed attempt, with the record of the last one."""
+        loaded = await self._workspace.catalogue.load()
+        return await list_failed(self._workspace.store, loaded.index)
+
+    async def history(self, group: str) -> list[FailedAttempt]:
+        """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one."""
+        return await list_history(self._workspace.store, group)
+
+    async def retry(self, hashes: Iterable[str] | None = None) -> int:
+        """Give dead and waiting groups a clean slate, so that they are claimable now; returns how many.
+
+        All that `failures` lists, or those with these hashes; groups that somebody holds are left alone. The records of
+        what failed before stay. Raises `ConfigurationError` for a hash that is no group of this workspace.
+        """
+        loaded = await self._workspace.catalogue.load()
+        wanted = [group.hash for group in await self.failures()] if hashes is None else list(hashes)
+        for group in wanted:
+            if loaded.index.find(group) is None:
+                raise ConfigurationError(f"{group!r} is no group of this workspace: `failures` lists their hashes")
+        revived = 0
+        for group in wanted:
+            try:
+                revived += await self._claims.revive(group)
+            except NotFound:
+                continue  # done, or never claimed
+        return revived
 
     async def run(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from s3queue import _keys as keys
 from s3queue import _lease_rules as rules
 from s3queue._errors import DamagedWorkspace, NotFound
 from s3queue._index import Index
-from s3queue._model import QueueStatus
+from s3queue._model import FailedAttempt, FailedGroup, QueueStatus
 from s3queue._options import QueueOptions
-from s3queue._records import LockRecord, LockState, looks_released
+from s3queue._records import Failure, LockRecord, LockState, looks_released
 from s3queue._tasks import compute, task_group
 from s3queue.stores._listing import list_pages
 from s3queue.stores._port import Listed, Page, Store
 
-__all__ = ["Locks", "Stretch", "count", "list_flags", "list_locks", "list_stretch"]
+__all__ = ["Locks", "Stretch", "count", "list_failed", "list_flags", "list_history", "list_locks", "list_stretch"]
 
 _HEX = "0123456789abcdef"
-#: Locks read at the same time to count dead groups.
+#: Locks read at the same time.
 _READERS = 16
 
 
@@ -127,22 +127,84 @@ async def count(store: Store, index: Index, options: QueueOptions) -> QueueStatu
     )
 
 
+async def list_failed(store: Store, index: Index) -> list[FailedGroup]:
+    """Groups that are dead or wait after a failure, with the record of their last one, in the order of their names."""
+    locks = await list_locks(store)
+    small = [group for group, lock in locks.found.items() if looks_released(lock.size)]
+    failed: list[FailedGroup] = []
+
+    async def read(group: str, lock: LockRecord) -> None:
+        position = index.find(group)
+        if position is None or not lock.failures:
+            return
+        failed.append(
+            FailedGroup(
+                hash=group,
+                work_paths=index.paths(position),
+                dead=lock.state is LockState.DEAD,
+                failures=lock.failures,
+                last=await _attempt(store, group, lock.epoch),
+            )
+        )
+
+    await _each_lock(store, small, read)
+    return sorted(failed, key=lambda group: group.hash)
+
+
+async def list_history(store: Store, group: str) -> list[FailedAttempt]:
+    """Every failed attempt at a group that is on record, first to last. Unreadable records are left out."""
+    epochs = [
+        found[1]
+        async for page in list_pages(store, keys.failure_prefix(group))
+        for item in page.objects
+        if (found := keys.parse_failure(item.key)) is not None
+    ]
+    attempts = [await _attempt(store, group, epoch) for epoch in sorted(epochs)]
+    return [attempt for attempt in attempts if attempt is not None]
+
+
+async def _attempt(store: Store, group: str, epoch: int) -> FailedAttempt | None:
+    try:
+        record = Failure.decode((await store.get(keys.failure(group, epoch))).data)
+    except (NotFound, DamagedWorkspace):
+        return None
+    return FailedAttempt(
+        epoch=record.epoch,
+        attempt=record.attempt,
+        owner=record.owner,
+        at=record.at,
+        kind=record.kind,
+        error=record.error,
+        detail=record.detail,
+    )
+
+
 async def _dead(store: Store, groups: list[str]) -> int:
     found = 0
+
+    async def look(group: str, lock: LockRecord) -> None:
+        nonlocal found
+        found += lock.state is LockState.DEAD
+
+    await _each_lock(store, groups, look)
+    return found
+
+
+async def _each_lock(store: Store, groups: list[str], look: Callable[[str, LockRecord], Awaitable[None]]) -> None:
+    """Read these groups' locks, several at a time; those that are gone or unreadable are left out."""
     limit = anyio.CapacityLimiter(_READERS)
 
-    async def look(group: str) -> None:
-        nonlocal found
+    async def read(group: str) -> None:
         async with limit:
             try:
-                found += LockRecord.decode((await store.get(keys.lock(group))).data).state is LockState.DEAD
+                lock = LockRecord.decode((await store.get(keys.lock(group))).data)
             except (NotFound, DamagedWorkspace):
                 return
+            await look(group, lock)
 
     async with task_group() as tasks:
         for group in groups:
-            tasks.start_soon(look, group)
-    return found
+            tasks.start_soon(read, group)
 
 
 def _by_group(objects: Iterable[Listed], parse: Callable[[str], str | None]) -> dict[str, Listed]:

@@ -191,6 +191,31 @@ def test_a_failing_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert len(record["detail"]) <= 16 * 1024
 
 
+def test_failures_and_retry(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator sees what failed and why, in full on request, and sends it round again."""
+    (folder / "list").write_text("a\nb\n")
+    run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"])
+    capsys.readouterr()
+
+    assert run(["failures", "ws"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("dead    1 paths, 1 failed attempts") == 2
+    assert table.count("ValueError: no such luck · path: ") == 2
+    assert run(["failures", "ws", "--json"]) == 0
+    groups = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {tuple(group["work_paths"]) for group in groups} == {("a",), ("b",)}
+    assert run(["failures", "ws", groups[0]["hash"]]) == 0
+    assert "Traceback (most recent call last)" in capsys.readouterr().out
+    for wrong in (["retry", "ws"], ["retry", "ws", "--all", "--error", "x"], ["retry", "ws", "--error", "("]):
+        assert run(wrong) == 2
+    capsys.readouterr()
+    assert run(["retry", "ws", "--error", "nothing like it"]) == 0
+    assert run(["retry", "ws", groups[0]["hash"]]) == 0
+    assert run(["retry", "ws", "--error", "such.luck"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["0", "1", "1"]
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
+
+
 def test_a_command_that_does_not_exist(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It fails the attempt, with a line that names it."""
     (folder / "list").write_text("a\n")

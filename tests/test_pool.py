@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -19,7 +20,9 @@ from s3queue import (
     Event,
     InvalidPath,
     LeaseLost,
+    PermanentError,
     QueueOptions,
+    RetryLater,
     WorkItem,
     WorkQueue,
     current_item,
@@ -144,6 +147,85 @@ async def test_a_failure_stops_nothing_else() -> None:
     assert [(f.attempt, f.error) for f in made.failures()] == [(n, f"broken, attempt {n}") for n in (1, 2, 3)]
     status = await made.queue.status()
     assert (status.done, status.dead, status.complete) == (19, 1, True)
+
+
+@virtual
+async def test_a_permanent_error() -> None:
+    """A handler that says so is not tried again."""
+    made = await machine(3)
+
+    async def handler(item: WorkItem) -> None:
+        if item.work_paths == ("p001",):
+            raise PermanentError("no such page")
+
+    summary = await made.run(handler)
+
+    assert (summary.done, summary.failed, summary.dead) == (2, 1, 1)
+    (group,) = await made.queue.failures()
+    assert (group.work_paths, group.dead, group.failures) == (("p001",), True, 1)
+    assert group.last is not None
+    assert (group.last.kind, group.last.error) == ("PermanentError", "no such page")
+
+
+@virtual
+async def test_not_now() -> None:
+    """`RetryLater` hands the group back for so long, and counts as no attempt, however often."""
+    made = await machine(1, max_attempts=1)
+    calls = []
+
+    async def handler(item: WorkItem) -> None:
+        calls.append(anyio.current_time())
+        if len(calls) < 5:
+            raise RetryLater(100)
+
+    summary = await made.run(handler)
+
+    assert (summary.done, summary.failed, len(calls)) == (1, 0, 5)
+    assert all(100 <= later - earlier < 120 for earlier, later in pairwise(calls))
+
+
+@virtual
+async def test_retry() -> None:
+    """A dead group that is retried runs again with all its attempts, and what failed before stays on record (B25)."""
+    made = await machine(4, max_attempts=2)
+    fixed = False
+
+    async def handler(item: WorkItem) -> None:
+        if not fixed and item.work_paths[0] in ("p001", "p002"):
+            raise ValueError("broken")
+
+    await made.run(handler)
+    assert len(await made.queue.failures()) == 2
+    with pytest.raises(ConfigurationError, match="no group"):
+        await made.queue.retry(["f" * 40])
+    fixed = True
+
+    assert await made.queue.retry() == 2
+
+    assert (await made.queue.status()).dead == 0
+    summary = await made.run(handler)
+    assert (summary.done, summary.dead) == (2, 0)
+    assert not await made.queue.failures()
+    flags = made.flags()
+    assert sorted(flag.epoch for flag in flags.values()) == [1, 1, 3, 3]
+    dead_once = [key for key, flag in flags.items() if flag.epoch == 3]
+    for key in dead_once:
+        attempts = await made.queue.history(keys.parse_flag(key) or "")
+        assert [(one.epoch, one.attempt, one.error) for one in attempts] == [(1, 1, "broken"), (2, 2, "broken")]
+
+
+@virtual
+async def test_retry_leaves_running_groups_alone() -> None:
+    """A group that somebody holds, or that is done, is not touched."""
+    made = await machine(2)
+    held, done = await made.queue.get_work(), await made.queue.get_work()
+    assert held is not None
+    assert done is not None
+    await made.queue.mark_done(done)
+
+    assert await made.queue.retry([held.hash, done.hash]) == 0
+
+    await made.queue.mark_done(held)
 
 
 @virtual

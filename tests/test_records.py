@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from s3queue import DamagedWorkspace, HandlerError
 from s3queue import _keys as keys
-from s3queue._lease_rules import released
+from s3queue._lease_rules import failed, released
 from s3queue._options import QueueOptions
 from s3queue._records import DETAIL_LIMIT, Failure, Flag, LockRecord, LockState, describe, looks_released
 
@@ -37,13 +37,17 @@ def test_a_live_lease_comes_back_and_is_large(lock: LockRecord) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 99_999, 9_999_999])
-@pytest.mark.parametrize("failed", [True, False])
-def test_a_released_lease_is_small(epoch: int, failed: bool) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_released_lease_is_small(epoch: int, fails: bool) -> None:
     """A released or dead lock is under 64 bytes, for any epoch, count and back-off that can be."""
     options = QueueOptions(max_attempts=1000, backoff=600, backoff_max=86_400)
     lock = LockRecord(state=LockState.HELD, token="x" * 16, epoch=epoch, failures=997, ttl=120.0)
     for _ in range(3):
-        lock = released(lock, token=TOKEN, failed=failed, options=options)
+        lock = (
+            failed(lock, token=TOKEN, permanent=False, options=options)
+            if fails
+            else released(lock, token=TOKEN, wait=1e9)
+        )
         assert looks_released(len(lock.encode()))
         assert LockRecord.decode(lock.encode()) == lock
         assert lock.epoch == epoch

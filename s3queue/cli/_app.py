@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -16,14 +17,14 @@ from rich.console import Console
 
 from s3queue._errors import ConfigurationError, DamagedWorkspace, InvalidPath, S3QueueError
 from s3queue._handlers import Handler
-from s3queue._model import QueueStatus, RunSummary
+from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary
 from s3queue._options import QueueOptions
 from s3queue._pool import Per
 from s3queue._queue import WorkQueue, open_queue
 from s3queue._tasks import task_group
 from s3queue.cli._commands import command_handler, import_handler
 from s3queue.cli._demo import collect_results, count_words, sources
-from s3queue.cli._display import Display, show_status, show_summary
+from s3queue.cli._display import Display, show_failures, show_history, show_status, show_summary
 from s3queue.cli._inputs import collect
 
 __all__ = ["run"]
@@ -131,6 +132,63 @@ def status(workspace: Workspace, as_json: Annotated[bool, typer.Option("--json",
     else:
         show_status(Console(), counts)
     return _exit_code(dead=counts.dead, unfinished=counts.groups - counts.done - counts.dead)
+
+
+@app.command()
+def failures(
+    workspace: Workspace,
+    group: Annotated[str | None, typer.Argument(metavar="[HASH]", help="Show every attempt at this group.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one line each.")] = False,
+) -> int:
+    """Show the groups that are dead or wait after a failure; of one group, every failed attempt in full."""
+
+    async def main() -> Sequence[FailedGroup | FailedAttempt]:
+        async with open_queue(workspace, options=QueueOptions(check_store=False)) as queue:
+            return await (queue.failures() if group is None else queue.history(group))
+
+    found = _run_async(main)
+    if as_json:
+        for one in found:
+            typer.echo(json.dumps(dataclasses.asdict(one), ensure_ascii=False))
+    elif group is None:
+        show_failures(Console(), [one for one in found if isinstance(one, FailedGroup)])
+    else:
+        show_history(Console(), [one for one in found if isinstance(one, FailedAttempt)])
+    return COMPLETE
+
+
+@app.command()
+def retry(
+    workspace: Workspace,
+    hashes: Annotated[list[str] | None, typer.Argument(metavar="[HASH…]", help="Groups to retry.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that `failures` lists.")] = False,
+    error: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Those whose last error matches.", show_default=False)
+    ] = None,
+) -> int:
+    """Give dead and waiting groups a clean slate, so that workers claim them now; their history stays."""
+    if [bool(hashes), everything, error is not None].count(True) != 1:
+        raise ConfigurationError("say which groups: their hashes, or --all, or --error REGEX")
+    matches = _pattern(error or "")
+
+    async def main() -> int:
+        async with open_queue(workspace, options=QueueOptions(check_store=False)) as queue:
+            wanted = hashes or [
+                group.hash
+                for group in await queue.failures()
+                if everything or (group.last is not None and matches.search(f"{group.last.kind}: {group.last.error}"))
+            ]
+            return await queue.retry(wanted)
+
+    Console().print(f"{_run_async(main)} groups are claimable again", markup=False)
+    return COMPLETE
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"--error {text!r} is no regular expression: {error}") from error
 
 
 @app.command()

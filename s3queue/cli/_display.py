@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s3queue._events import Event
-from s3queue._model import QueueStatus, RunSummary
+from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
 
-__all__ = ["Display", "show_status", "show_summary"]
+__all__ = ["Display", "show_failures", "show_history", "show_status", "show_summary"]
 
 _PLAIN_EVERY = 5.0
 
@@ -111,6 +111,32 @@ def show_summary(console: Console, summary: RunSummary) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def show_failures(console: Console, failures: Sequence[FailedGroup]) -> None:
+    """A line a group, and one for its last error."""
+    for group in failures:
+        state = "dead" if group.dead else "waiting"
+        console.print(
+            f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.failures} failed attempts",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if group.last is not None:
+            told = f"    {group.last.at}  {group.last.kind}: {group.last.error}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(failures)} groups", markup=False)
+
+
+def show_history(console: Console, attempts: Sequence[FailedAttempt]) -> None:
+    """Each attempt in full."""
+    for one in attempts:
+        head = (
+            f"epoch {one.epoch}, failure {one.attempt}, {one.at}, by {one.owner}\n{one.kind}: {one.error}\n{one.detail}"
+        )
+        console.print(head, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(attempts)} failed attempts on record", markup=False)
 
 
 def show_status(console: Console, status: QueueStatus) -> None:
