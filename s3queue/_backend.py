@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from s3queue import _lease_rules as rules
 from s3queue._errors import LeaseLost, NotFound
-from s3queue._lease import Lease
 from s3queue._options import QueueOptions
+from s3queue._outcomes import Lease
 from s3queue._runtime import Runtime
 from s3queue._survey import list_flags
 from s3queue._workspace import Workspace

@@ -12,8 +12,8 @@ import anyio
 from s3queue import _lease_rules as rules
 from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
 from s3queue._keeper import Keeper
-from s3queue._lease import Lease
 from s3queue._model import WorkItem
+from s3queue._outcomes import Lease
 from s3queue._scheduler import Scheduler
 from s3queue._tasks import task_group
 from s3queue._workspace import Workspace

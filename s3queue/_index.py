@@ -64,14 +64,11 @@ class Index:
     __slots__ = ("_ends", "_names", "_starts", "_text")
 
     def __init__(self, text: bytes) -> None:
-        records = sorted(_records(text))
+        records = list(_distinct(text, sorted(_records(text))))
         self._text = text
         self._names = b"".join(name for name, _, _ in records)
         self._starts = array("Q", (start for _, start, _ in records))
         self._ends = array("Q", (end for _, _, end in records))
-        for i in range(1, len(records)):
-            if records[i][0] == records[i - 1][0] and self.paths(i) != self.paths(i - 1):
-                raise DamagedWorkspace(f"the index names two different groups {self.name(i)}: restore it from a copy")
 
     @classmethod
     def decode(cls, data: bytes) -> Index:
@@ -91,7 +88,7 @@ class Index:
 
     def paths(self, i: int) -> tuple[str, ...]:
         """The `i`-th group's paths, in the order of the record. Raises `DamagedWorkspace` on a broken record."""
-        return tuple(_split(self._text[self._starts[i] : self._ends[i]]))
+        return _split(self._text, self._starts[i], self._ends[i])
 
     def find(self, group: str) -> int | None:
         """The position of a group, or None."""
@@ -109,7 +106,7 @@ class Index:
     def lines(self) -> list[str]:
         """The records as olmOCR's lines of CSV. Raises `DamagedWorkspace` if one is not UTF-8."""
         try:
-            return [self._text[s - 41 : e].decode("utf-8") for s, e in zip(self._starts, self._ends, strict=True)]
+            return [self._text[s - 40 : e].decode("utf-8") for s, e in zip(self._starts, self._ends, strict=True)]
         except UnicodeDecodeError as error:
             raise DamagedWorkspace(f"the index is damaged: a record is not UTF-8 ({error.reason})") from None
 
@@ -153,7 +150,7 @@ def _quote(path: str) -> str:
 
 
 def _records(text: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(name, start of the paths, end) of each record. A line with an open quote goes on in the next one."""
+    """(name, end of the name, end) of each record. A line with an open quote goes on in the next one."""
     start = position = 0
     while position < len(text):
         end = text.find(b"\n", position)
@@ -164,20 +161,36 @@ def _records(text: bytes) -> Iterator[tuple[bytes, int, int]]:
         if text[start:end].strip():
             if not _RECORD.match(text, start, end):
                 raise DamagedWorkspace(f"the index is foreign or damaged at byte {start}: no group name there")
-            yield bytes.fromhex(text[start : start + 40].decode("ascii")), min(start + 41, end), end
+            yield bytes.fromhex(text[start : start + 40].decode("ascii")), start + 40, end
         start = position
     if start < len(text):
         raise DamagedWorkspace(f"the index is damaged at byte {start}: a quoted path has no end")
 
 
-def _split(record: bytes) -> Iterator[str]:
+def _distinct(text: bytes, records: Sequence[tuple[bytes, int, int]]) -> Iterator[tuple[bytes, int, int]]:
+    """Sorted records without those that say again what the one before says, as in an index joined from copies."""
+    last: tuple[bytes, int, int] | None = None
+    for name, start, end in records:
+        if last is None or name != last[0]:
+            last = name, start, end
+            yield last
+        elif _split(text, start, end) != _split(text, *last[1:]):
+            raise DamagedWorkspace(f"the index names two different groups {name.hex()}: restore it from a copy")
+
+
+def _split(text: bytes, start: int, end: int) -> tuple[str, ...]:
+    # One byte, the comma, is between the name and the paths..
+    return tuple(filter(None, _fields(text[start + 1 : end])))
+
+
+def _fields(record: bytes) -> Iterator[str]:
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedWorkspace(f"the index is damaged: a record is not UTF-8 ({error.reason})") from None
     text = text.removesuffix("\r")
     if '"' not in text:
-        yield from filter(None, text.split(","))
+        yield from text.split(",")
         return
     position = 0
     while True:
@@ -191,6 +204,8 @@ def _split(record: bytes) -> Iterator[str]:
 
 
 def _decompress(data: bytes) -> bytes:
+    if not data:
+        raise DamagedWorkspace("the index is an object of no bytes: restore it from a copy, or delete it")
     out = bytearray()
     rest = data
     try:

@@ -9,7 +9,8 @@ import anyio
 
 from s3queue._errors import LeaseLost, StoreError
 from s3queue._events import Events
-from s3queue._lease import Lease, Leases
+from s3queue._lease import Leases
+from s3queue._outcomes import Lease
 from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
 

@@ -6,7 +6,6 @@ Each step is one `Intent`; `_intent` settles it. The rules are `_lease_rules`; t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -24,72 +23,12 @@ from s3queue._errors import (
 from s3queue._events import Events
 from s3queue._intent import Intent, Lost, Outcome, Unknown, Won, settle
 from s3queue._options import QueueOptions
+from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
 from s3queue._records import Failure, Flag, LockRecord, LockState, describe, timestamp
 from s3queue._runtime import Runtime
 from s3queue.stores._port import CREATE, Body, Replace, Store, Version
 
-__all__ = ["Busy", "Completed", "GroupDead", "Lease", "Leases", "Refused", "Unsettled"]
-
-
-@dataclass(eq=False, slots=True)
-class Lease:
-    """A lease that this process holds, or held. Its fields change as it is renewed; one write at a time."""
-
-    group: str
-    record: LockRecord
-    version: Version
-    #: When the last acknowledged lock write was sent, by our monotonic clock.
-    sent: float
-    #: When we give it up without a newer acknowledgement.
-    deadline: float
-    #: Set once the lease is known to be somebody else's, or given back.
-    ended: bool = False
-    #: A lock write whose outcome is not known yet; it is settled before any other is sent.
-    pending: Intent | None = field(default=None, repr=False)
-    pending_record: LockRecord | None = field(default=None, repr=False)
-    #: The completion, once it was tried: trying again is the same intent, with the same result.
-    completion: Intent | None = field(default=None, repr=False)
-    writing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
-
-    @property
-    def epoch(self) -> int:
-        return self.record.epoch
-
-    @property
-    def renew_at(self) -> float:
-        return rules.renew_at(self.sent, self.record.ttl or 0.0)
-
-    def valid(self, now: float) -> bool:
-        """Whether we may still act as the owner."""
-        return not self.ended and now < self.deadline
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Not claimable for about `seconds` (None: unknown). `version` is the lock's, if it was seen."""
-
-    seconds: float | None
-    version: Version | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The group is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDead:
-    """The group is dead; `version` is its lock's."""
-
-    version: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class Unsettled:
-    """It is not known whether we hold the group, so we do not."""
-
-
-Refused = Busy | Completed | GroupDead | Unsettled
+__all__ = ["Leases"]
 
 
 class Leases:

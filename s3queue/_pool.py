@@ -26,8 +26,8 @@ from s3queue._errors import (
     StoreError,
 )
 from s3queue._handlers import Runner
-from s3queue._lease import Lease
 from s3queue._model import RunSummary, WorkItem
+from s3queue._outcomes import Lease
 from s3queue._tasks import task_group
 from s3queue._workspace import Workspace
 

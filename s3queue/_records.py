@@ -24,6 +24,9 @@ RELEASED_LIMIT = 64
 DETAIL_LIMIT = 16 * 1024
 #: The most JSON that a completion carries.
 RESULT_LIMIT = 4 * 1024 * 1024
+#: What a lock's numbers stay below, since a released one has room for seven, four and five digits: no lock that lies
+#: can make us write one that is too long. Taken over once a second, a group comes to this epoch after four months.
+_EPOCHS, _FAILURES, _BACKOFFS = 10**7 - 1, 10**4 - 1, 10**5
 
 
 class LockState(Enum):
@@ -81,9 +84,9 @@ class LockRecord:
         return cls(
             state=_state(fields["s"], _SHORT) if short else _state(fields.get("state"), _LONG),
             token=_text(fields, "t" if short else "token"),
-            epoch=_number(fields, "e" if short else "epoch"),
-            failures=_number(fields, "f" if short else "failures", 0),
-            backoff=_number(fields, "b", 0),
+            epoch=_number(fields, "e" if short else "epoch", below=_EPOCHS),
+            failures=_number(fields, "f" if short else "failures", 0, below=_FAILURES),
+            backoff=_number(fields, "b", 0, below=_BACKOFFS),
             ttl=None if short else _seconds(fields, "ttl"),
             owner=_text(fields, "owner", ""),
             beat=_number(fields, "beat", 0),
@@ -97,7 +100,7 @@ def looks_released(size: int) -> bool:
 
 
 def _released(lock: LockRecord) -> bytes:
-    # 47 bytes and the digits of three numbers, of which the settings bound two; the epoch has seven.
+    # 47 bytes and the digits of three numbers; what decoding lets pass leaves room for one more take-over and failure.
     data = _dump({"s": lock.state.value[0], "e": lock.epoch, "f": lock.failures, "b": lock.backoff, "t": lock.token})
     assert looks_released(len(data)), data
     return data
@@ -200,8 +203,14 @@ def describe(error: BaseException | str) -> tuple[str, str, str]:
         error = error.exceptions[0]
     told = error.detail if isinstance(error, HandlerError) else None
     detail = told if told is not None else "".join(traceback.format_exception(error))
-    line = " · ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", [])])
-    return type(error).__name__, _clean(line)[:1000], _clean(detail)[-DETAIL_LIMIT:]
+    return type(error).__name__, _clean(_line(error))[:1000], _clean(detail)[-DETAIL_LIMIT:]
+
+
+def _line(error: BaseException) -> str:
+    try:
+        return " · ".join(map(str, [str(error) or type(error).__name__, *getattr(error, "__notes__", [])]))
+    except Exception:  # a handler's own exception may not even be able to say what it is
+        return type(error).__name__
 
 
 def timestamp(wall: float) -> str:
@@ -210,14 +219,17 @@ def timestamp(wall: float) -> str:
 
 
 _SECRETS = re.compile(
-    r"(?i)(x-amz-(?:signature|credential|security-token)=|aws_secret_access_key\W{1,4}|aws_session_token\W{1,4}"
-    r"|secret_?key\W{1,4}|password\W{1,4}|authorization:\s*(?:bearer\s+)?|://[^\s/:@]+:)[^\s&'\"@]+"
+    r"(?i)((?:signature|credential)=|security-token\W{1,4}|secret_?(?:access_?)?key\W{1,4}|session_?token\W{1,4}"
+    r"|password\W{1,4}|authorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token|aws4-hmac-sha256)\s+)?)[^\s&'\"]+"
+    r"|(://[^\s/:@]*:)(?!\d+[/?])\S+(?=@)"
 )
+#: Half a character, which JSON can spell but no record of ours could be written with.
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def _clean(text: str) -> str:
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return _SECRETS.sub(r"\1***", text)
+    return _SECRETS.sub(r"\1\2***", text)
 
 
 def _dump(fields: dict[str, Any]) -> bytes:
@@ -247,14 +259,14 @@ def _state(value: Any, states: dict[str, LockState]) -> LockState:
 
 def _text(fields: dict[str, Any], name: str, default: str | None = None) -> str:
     value = fields.get(name, default)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or _LONE.search(value):
         raise DamagedWorkspace(f"a record's {name!r} is not a string")
     return value
 
 
-def _number(fields: dict[str, Any], name: str, default: int | None = None) -> int:
+def _number(fields: dict[str, Any], name: str, default: int | None = None, *, below: int = 1 << 53) -> int:
     value = fields.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
         raise DamagedWorkspace(f"a record's {name!r} is not a count")
     return value
 

@@ -25,7 +25,7 @@ from s3queue._errors import (
     Unanswered,
     WriteConflict,
 )
-from s3queue._lease import Busy, Completed, GroupDead, Lease, Refused, Unsettled
+from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
 from s3queue._plan import Plan
 from s3queue._survey import list_flags, list_locks, list_stretch
 from s3queue._tasks import task_group

@@ -17,7 +17,9 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_tasks"], 0),
     "stores": 1,
     **dict.fromkeys(["_keys", "_index", "_records"], 2),
-    **dict.fromkeys(["_lease_rules", "_intent", "_lease", "_catalogue", "_survey", "_store_check", "_workspace"], 3),
+    **dict.fromkeys(
+        ["_lease_rules", "_intent", "_outcomes", "_lease", "_catalogue", "_survey", "_store_check", "_workspace"], 3
+    ),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_watchdog", "_pool", "_queue"], 5),
     **dict.fromkeys(["cli", "testing", "__main__", "__init__"], 6),

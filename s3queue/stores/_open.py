@@ -32,6 +32,8 @@ def is_s3(address: str) -> bool:
     """Whether this is an S3 address rather than a folder. Raises `ConfigurationError` for any other scheme."""
     scheme = _SCHEME.match(address)
     if scheme is None:
+        if address.lower().startswith("s3:"):  # as pathlib.Path leaves it, which drops a slash
+            raise ConfigurationError(f"{address!r}: an S3 address is a string that starts with s3://")
         return False
     if scheme[1].lower() != "s3":
         raise ConfigurationError(f"{address!r}: a workspace is s3://bucket/prefix or a folder, not {scheme[1]}://")

@@ -1,0 +1,60 @@
+"""Processes in virtual time: queues on one memory bucket, through a store with faults."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from s3queue import (
+    Backend,
+    Event,
+    QueueOptions,
+    WorkQueue,
+)
+from s3queue import _keys as keys
+from s3queue._records import Failure, Flag, LockRecord
+from s3queue._runtime import SeededRuntime
+from s3queue.stores import MemoryBucket, MemoryStore
+from s3queue.testing import FaultyStore
+
+OPTIONS = QueueOptions(lease_ttl=30, backoff=2, block_warning=0, check_store=False, request_timeout=5, retry_for=8)
+
+
+class Machine:
+    """One process's queue on a shared bucket."""
+
+    def __init__(self, bucket: MemoryBucket, seed: int = 1, **options: Any) -> None:
+        runtime = SeededRuntime(seed)
+        values = {name: getattr(OPTIONS, name) for name in OPTIONS.__slots__}
+        self.bucket = bucket
+        self.memory = MemoryStore(runtime, bucket, latency=0.01)
+        self.store = FaultyStore(self.memory, runtime)
+        self.events: list[Event] = []
+        self.queue = WorkQueue(
+            Backend(self.store),
+            options=QueueOptions(**{**values, **options}),
+            runtime=runtime,
+            observer=self.events.append,
+        )
+        self.run = functools.partial(self.queue.run, handle_signals=False)
+
+    def saw(self, name: str) -> list[Event]:
+        return [event for event in self.events if event.name == name]
+
+    def flags(self) -> dict[str, Flag]:
+        found, _ = self.bucket.slice(keys.FLAGS, None, 10**6)
+        return {item.key: Flag.decode(self.bucket.find(item.key).data) for item in found}
+
+    def locks(self) -> list[LockRecord]:
+        found, _ = self.bucket.slice(keys.LOCKS, None, 10**6)
+        return [LockRecord.decode(self.bucket.find(item.key).data) for item in found]
+
+    def failures(self) -> list[Failure]:
+        found, _ = self.bucket.slice(keys.FAILURES, None, 10**6)
+        return [Failure.decode(self.bucket.find(item.key).data) for item in found]
+
+
+async def machine(paths: int, per_group: int = 1, **options: Any) -> Machine:
+    made = Machine(MemoryBucket(), **options)
+    await made.queue.populate_queue([f"p{i:03}" for i in range(paths)], per_group)
+    return made
