@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from importlib.util import find_spec
 
 __all__ = ["main"]
@@ -15,7 +17,13 @@ def main() -> None:
         raise SystemExit(2)
     from s3queue.cli._app import run
 
-    raise SystemExit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        # Handlers in threads that outlasted their drain: their leases are handed back, and nobody waits for them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -179,8 +179,7 @@ def _distinct(text: bytes, records: Sequence[tuple[bytes, int, int]]) -> Iterato
 
 
 def _split(text: bytes, start: int, end: int) -> tuple[str, ...]:
-    # One byte, the comma, is between the name and the paths..
-    return tuple(filter(None, _fields(text[start + 1 : end])))
+    return tuple(filter(None, _fields(text[start + 1 : end])))  # a comma is between the name and the paths
 
 
 def _fields(record: bytes) -> Iterator[str]:

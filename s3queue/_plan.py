@@ -237,7 +237,8 @@ class Plan:
         if len(vanished) <= PROBES_MOST:
             self._probes.extend(vanished)
         quiet = not changed and not vanished
-        self._poll_wait = min(self.options.poll_max, self._poll_wait * 2) if quiet else self.options.poll_min
+        longer = min(self.options.poll_max, 2 * max(self.options.poll_min, self._poll_wait))
+        self._poll_wait = longer if quiet else self.options.poll_min
         self._polled = now
         self._next_poll = now + self._poll_wait * (0.75 + 0.5 * self.rng.random())
         # Others see the same locks get ready: a random order keeps us apart.

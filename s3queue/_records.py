@@ -221,7 +221,7 @@ def timestamp(wall: float) -> str:
 _SECRETS = re.compile(
     r"(?i)((?:signature|credential)=|security-token\W{1,4}|secret_?(?:access_?)?key\W{1,4}|session_?token\W{1,4}"
     r"|password\W{1,4}|authorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token|aws4-hmac-sha256)\s+)?)[^\s&'\"]+"
-    r"|(://[^\s/:@]*:)(?!\d+[/?])\S+(?=@)"
+    r"|(://[^\s/:@]*:)(?!\d+[/?])\S{1,999}(?=@)"
 )
 #: Half a character, which JSON can spell but no record of ours could be written with.
 _LONE = re.compile("[\ud800-\udfff]")

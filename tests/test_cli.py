@@ -293,11 +293,12 @@ def began(folder: Path, count: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains(folder: Path, number: int) -> None:
+@pytest.mark.parametrize("handler", ["slow_async", "slow"])
+def test_a_signal_drains(folder: Path, number: int, handler: str) -> None:
     """What ends within the grace is done, the rest is handed back at once, and the exit code says unfinished (B28)."""
     paths = [str(folder / name) for name in ("a-quick", "b", "c")]
     (folder / "list").write_text("\n".join(paths))
-    process = start(folder, "run", "ws", "--from-file", "list", "--grace", "1", "--handler", "jobs_of_test:slow_async")
+    process = start(folder, "run", "ws", "--from-file", "list", "--grace", "1", "--handler", f"jobs_of_test:{handler}")
     wait_for(began(folder, 3), process)
 
     process.send_signal(number)

@@ -113,7 +113,7 @@ class _TwoWinners(MemoryStore):
     """Honours every condition, unless two ask at the same time."""
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
-        racing = key.endswith("/race")
+        racing = key.endswith("-race")
         return await super().put(key, data, OVERWRITE if racing else mode)
 
 
