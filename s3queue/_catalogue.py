@@ -64,10 +64,11 @@ class Catalogue:
         until = self._runtime.monotonic() + _POPULATE_FOR
         while True:
             loaded = await self.load()
-            index, added = await compute(len(wanted) * 100, loaded.index.add, wanted, items_per_group)
+            size = 100 * (len(wanted) + len(loaded.index))
+            index, added = await compute(size, loaded.index.add, wanted, items_per_group)
             if not added:
                 return 0
-            data = await compute(len(wanted) * 100, index.encode)
+            data = await compute(size, index.encode)
             match await self._swap(data, loaded.version, until):
                 case Lost():
                     self._events.emit("index.conflict", logging.INFO)

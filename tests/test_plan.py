@@ -1,0 +1,603 @@
+"""The plan: each decision by itself, and a whole world of other processes that it must come to terms with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from s3queue._index import Index
+from s3queue._options import QueueOptions
+from s3queue._plan import (
+    CANDIDATES_MOST,
+    DEAD,
+    DONE,
+    HELD,
+    MINE,
+    OPEN,
+    PROBES_MOST,
+    Claim,
+    Finished,
+    ListStretch,
+    Plan,
+    PollLocks,
+    Probe,
+    RefreshIndex,
+    Step,
+    TakeOver,
+    Wait,
+)
+from s3queue.stores._port import Listed, Version
+
+OPTIONS = QueueOptions()
+FREE_SIZE, LIVE_SIZE, OLMOCR_SIZE = 50, 150, 0
+
+
+def index_of(count: int, start: int = 0) -> Index:
+    return Index(b"").add([f"path {i}" for i in range(start, start + count)], 1)[0]
+
+
+def names_of(index: Index) -> list[str]:
+    return [name for name, _ in index]
+
+
+def plan_of(count: int, options: QueueOptions = OPTIONS, *, seed: int = 0) -> tuple[Plan, list[str]]:
+    """A plan whose index was just checked, at time 0."""
+    index = index_of(count)
+    plan = Plan(options=options, rng=Random(seed))
+    plan.grow(index)
+    plan.index_checked(0.0)
+    return plan, names_of(index)
+
+
+def listed(version: str, *, size: int = LIVE_SIZE, modified: float = 0.0) -> Listed:
+    return Listed(key="irrelevant", version=Version(version), size=size, modified=modified)
+
+
+def see_all(plan: Plan, *, locks: dict[str, Listed] | None = None, now: float = 0.0, date: float | None = None) -> None:
+    """Do the next step, which must be a listing, and show the whole ring."""
+    step = plan.next_step(now)
+    assert isinstance(step, ListStretch)
+    plan.saw_stretch(ListStretch(""), done=[], locks=locks or {}, end="", date=now if date is None else date, now=now)
+
+
+def claims(plan: Plan, now: float = 0.0) -> list[str]:
+    """The groups that the plan says to claim, until it says something else."""
+    found = []
+    while isinstance(step := plan.next_step(now), Claim):
+        found.append(step.group)
+    plan.gave_up_looking()
+    return found
+
+
+def test_the_index_is_looked_at_first() -> None:
+    """Nothing is known of a workspace before its index was read."""
+    plan = Plan(options=OPTIONS, rng=Random(0))
+
+    assert plan.next_step(0.0) == RefreshIndex()
+    assert plan.next_step(0.0) == Wait(math.inf)
+    plan.index_checked(0.0)
+    assert plan.next_step(0.0) == Finished()
+
+
+def test_an_empty_workspace_is_looked_at_again_before_it_is_finished() -> None:
+    """What was empty a while ago may have grown."""
+    plan, _ = plan_of(0)
+    later = OPTIONS.poll_min + 0.1
+
+    assert plan.next_step(later) == RefreshIndex()
+    plan.index_checked(later)
+    assert plan.next_step(later) == Finished()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_look_is_given_out_once(count: int) -> None:
+    """While somebody lists, others wait to be told; a look that failed is given out again."""
+    plan, _ = plan_of(count)
+
+    first = plan.next_step(0.0)
+    assert isinstance(first, ListStretch)
+    assert plan.next_step(0.0) == Wait(math.inf)
+    plan.gave_up_looking()
+    assert plan.next_step(0.0) == first
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("length", [1, 7, 1000])
+def test_the_walk_covers_the_ring_exactly_once(seed: int, length: int) -> None:
+    """From any start, with any length of pages, each group is claimed once; the walk goes on past the ring's end."""
+    plan, names = plan_of(50, seed=seed)
+    claimed: list[str] = []
+    while not isinstance(step := plan.next_step(0.0), (Finished, Wait)):
+        match step:
+            case ListStretch(after):
+                first = names.index(after) + 1 if after else 0
+                rest = names[first:]
+                end = rest[length - 1] if len(rest) > length else ""
+                plan.saw_stretch(step, done=[], locks={}, end=end, date=0.0, now=0.0)
+            case Claim(group):
+                claimed.append(group)
+                plan.done(group)
+
+    assert step == Finished()
+    assert sorted(claimed) == names
+    start = names.index(claimed[0])
+    assert claimed == names[start:] + names[:start]
+
+
+def test_a_stretch_may_end_at_a_group_that_is_none_of_ours() -> None:
+    """Flags of other indexes move the picture's ends, and nothing else."""
+    plan, names = plan_of(10)
+    between = names[4][:-1] + ("0" if names[4][-1] != "0" else "1")
+    expected = [name for name in names if name <= between]
+
+    plan.next_step(0.0)
+    plan.saw_stretch(ListStretch(""), done=["f" * 40], locks={}, end=between, date=0.0, now=0.0)
+
+    assert claims(plan) == expected
+    assert plan.count(DONE) == 0
+
+
+def test_done_and_locked_groups_are_no_candidates() -> None:
+    """Only what a listing showed free is claimed."""
+    plan, names = plan_of(6)
+    plan.next_step(0.0)
+    plan.saw_stretch(ListStretch(""), done=names[:2], locks={names[2]: listed("v")}, end="", date=0.0, now=0.0)
+
+    assert claims(plan) == names[3:]
+    assert [plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)] == [0, 1, 0, 3, 2]
+    assert [plan.is_done(name) for name in names] == [True, True, False, False, False, False]
+
+
+def test_a_picture_offers_a_bounded_number_of_candidates() -> None:
+    """With more, the last would be someone else's before we came to them; the walk goes on behind them."""
+    plan, names = plan_of(CANDIDATES_MOST + 5)
+    see_all(plan)
+
+    assert claims(plan) == names[:CANDIDATES_MOST]
+    assert plan.next_step(0.0) == ListStretch(names[CANDIDATES_MOST - 1])
+
+
+def test_a_stale_picture_is_dropped() -> None:
+    """Candidates older than `picture_ttl` are listed again, from the first that is left."""
+    plan, names = plan_of(5)
+    see_all(plan)
+    assert plan.next_step(OPTIONS.picture_ttl) == Claim(names[0])
+
+    assert plan.next_step(OPTIONS.picture_ttl + 0.1) == ListStretch(names[0])
+
+
+def test_a_collision_ends_a_picture() -> None:
+    """Someone walks here: the rest of the picture is dropped, and the walk goes on somewhere else."""
+    starts = set()
+    for seed in range(20):
+        plan, names = plan_of(100, seed=seed)
+        see_all(plan)
+        assert plan.next_step(0.0) == Claim(names[0])
+        plan.done(names[0])
+        plan.collided()
+        step = plan.next_step(0.0)
+        assert isinstance(step, ListStretch)
+        starts.add(step.after)
+
+    assert len(starts) > 10
+
+
+def test_a_released_lock_is_taken_over_before_anything_new_is_claimed() -> None:
+    """Work that was begun comes first."""
+    plan, names = plan_of(3)
+    see_all(plan, locks={names[2]: listed("v", size=FREE_SIZE)})
+
+    assert plan.next_step(0.0) == TakeOver(names[2])
+    assert claims(plan) == names[:2]
+
+
+def test_a_live_lock_is_looked_at_when_it_may_be_past() -> None:
+    """By the store's clock: its age when it was listed, and our own seconds since."""
+    plan, names = plan_of(1)
+    lock = listed("v", modified=1000.0)
+    see_all(plan, locks={names[0]: lock}, date=1050.0)
+    ready = OPTIONS.lease_ttl + OPTIONS.margin - 50.0
+
+    assert plan.next_step(0.0) == PollLocks()
+    plan.saw_locks({names[0]: lock}, date=1050.0, now=0.0)
+    now = 0.0
+    while isinstance(step := plan.next_step(now), (Wait, PollLocks, RefreshIndex)):
+        match step:
+            case Wait(until):
+                assert until > now
+                now = until
+            case PollLocks():
+                plan.saw_locks({names[0]: lock}, date=1050.0 + now, now=now)
+            case RefreshIndex():
+                plan.index_checked(now)
+
+    assert step == TakeOver(names[0])
+    assert now == ready
+
+
+def test_a_renewed_lock_is_left_alone() -> None:
+    """A lock that changed since counts from its change."""
+    plan, names = plan_of(1)
+    see_all(plan, locks={names[0]: listed("v1")})
+    plan.next_step(0.0)
+    plan.saw_locks({names[0]: listed("v2", modified=100.0)}, date=125.0, now=125.0)
+    plan.index_checked(125.0)
+
+    step = plan.next_step(125.0)
+
+    assert isinstance(step, Wait)
+    assert 125.0 < step.until <= 125.0 + OPTIONS.poll_max
+
+
+def test_an_olmocr_lock_has_olmocrs_patience() -> None:
+    """An empty lock is not looked at before olmOCR's own timeout is over."""
+    plan, names = plan_of(1)
+    see_all(plan, locks={names[0]: listed("v", size=OLMOCR_SIZE)})
+    timeout = OPTIONS.olmocr_lock_timeout + OPTIONS.margin
+    for now in (timeout - 1, timeout):
+        plan.index_checked(now)
+        plan.gave_up_looking()
+        plan.next_step(now)
+        plan.saw_locks({names[0]: listed("v", size=OLMOCR_SIZE)}, date=now, now=now)
+        assert (plan.next_step(now) == TakeOver(names[0])) == (now == timeout)
+
+
+def test_polls_grow_apart_while_nothing_changes() -> None:
+    """From `poll_min` to `poll_max`, with jitter; a change starts them again."""
+    plan, names = plan_of(1, QueueOptions(index_refresh=1e9))
+    locks = {names[0]: listed("v")}
+    see_all(plan, locks=locks)
+    now, waits = 0.0, []
+    for _ in range(7):
+        assert plan.next_step(now) == PollLocks()
+        plan.saw_locks(locks, date=0.0, now=now)
+        step = plan.next_step(now)
+        assert isinstance(step, Wait)
+        waits.append(step.until - now)
+        now = step.until
+    assert plan.next_step(now) == PollLocks()
+    plan.saw_locks({names[0]: listed("v2")}, date=0.0, now=now)
+    after = plan.next_step(now)
+
+    assert all(OPTIONS.poll_min <= wait <= 1.25 * OPTIONS.poll_max for wait in waits)
+    assert waits[-1] >= 0.75 * OPTIONS.poll_max > waits[0]
+    assert isinstance(after, Wait)
+    assert after.until - now <= 1.25 * OPTIONS.poll_min
+
+
+def test_few_vanished_locks_are_probed() -> None:
+    """A lock that went is a group that was done, or one to claim: a HEAD tells."""
+    plan, names = plan_of(3)
+    see_all(plan, locks={name: listed("v") for name in names})
+    assert plan.next_step(0.0) == PollLocks()
+    plan.saw_locks({names[2]: listed("v")}, date=0.0, now=0.0)
+
+    assert [plan.next_step(0.0), plan.next_step(0.0)] == [Probe(names[0]), Probe(names[1])]
+    plan.done(names[0])
+    plan.free(names[1])
+    assert [plan.count(state) for state in (OPEN, HELD, MINE, DONE)] == [1, 1, 0, 1]
+    assert isinstance(plan.next_step(0.0), ListStretch)
+
+
+def test_many_vanished_locks_are_listed() -> None:
+    """A HEAD each would cost more than the listing of their stretch."""
+    plan, names = plan_of(PROBES_MOST + 1)
+    see_all(plan, locks={name: listed("v") for name in names})
+    plan.next_step(0.0)
+    plan.saw_locks({}, date=0.0, now=0.0)
+
+    assert plan.count(OPEN) == len(names)
+    assert isinstance(plan.next_step(0.0), ListStretch)
+
+
+def test_a_dead_group_is_left_alone_until_its_lock_changes() -> None:
+    """It costs no request while its lock is the same, and is work again once someone has retried it."""
+    plan, names = plan_of(2)
+    see_all(plan, locks={names[0]: listed("v", size=FREE_SIZE), names[1]: listed("w")})
+    assert plan.next_step(0.0) == TakeOver(names[0])
+    plan.dead(names[0], Version("v"))
+    for now in (0.0, 20.0):
+        assert plan.next_step(now) == PollLocks()
+        plan.saw_locks({names[0]: listed("v", size=FREE_SIZE), names[1]: listed("w")}, date=now, now=now)
+        assert isinstance(plan.next_step(now), Wait)
+    assert (plan.count(DEAD), plan.count(HELD)) == (1, 1)
+
+    plan.saw_locks({names[0]: listed("v2", size=FREE_SIZE), names[1]: listed("w")}, date=21.0, now=21.0)
+
+    assert plan.next_step(21.0) == TakeOver(names[0])
+
+
+def test_all_done_or_dead_is_finished() -> None:
+    """Dead groups do not keep a process waiting."""
+    plan, names = plan_of(2)
+    plan.done(names[0])
+    plan.dead(names[1], Version("v"))
+
+    assert plan.next_step(0.0) == Finished()
+
+
+def test_our_own_groups_are_not_finished() -> None:
+    """They may yet fail, and the index may grow meanwhile."""
+    plan, _ = plan_of(1)
+    see_all(plan)
+    assert isinstance(plan.next_step(0.0), Claim)
+
+    assert plan.next_step(0.0) == Wait(OPTIONS.index_refresh)
+
+
+def test_what_we_handed_back_needs_no_listing() -> None:
+    """We know when its back-off is over."""
+    plan, names = plan_of(2, QueueOptions(index_refresh=1e9))
+    see_all(plan)
+    assert claims(plan) == names
+    plan.handed_back(names[0], Version("v"), 10.0)
+    plan.handed_back(names[1], Version("w"), 5.0)
+    plan.next_step(0.0)
+    plan.saw_locks({names[0]: listed("v", size=FREE_SIZE), names[1]: listed("w", size=FREE_SIZE)}, date=0.0, now=0.0)
+    plan._next_poll = math.inf
+
+    assert isinstance(plan.next_step(4.9), Wait)
+    assert plan.next_step(5.0) == TakeOver(names[1])
+    assert plan.next_step(10.0) == TakeOver(names[0])
+
+
+def test_what_we_handed_back_may_be_somebody_elses_by_then() -> None:
+    """A newer lock is what counts."""
+    plan, names = plan_of(1, QueueOptions(index_refresh=1e9))
+    see_all(plan)
+    assert claims(plan) == names
+    plan.handed_back(names[0], Version("v"), 5.0)
+    plan.next_step(0.0)
+    plan.saw_locks({names[0]: listed("theirs", modified=1.0)}, date=1.0, now=1.0)
+
+    assert not isinstance(plan.next_step(5.0), TakeOver)
+
+
+def test_growth_keeps_what_is_known() -> None:
+    """Old groups keep their state at their new places, new ones are open, and old candidates are dropped."""
+    plan, names = plan_of(6)
+    see_all(plan, locks={names[0]: listed("v")})
+    assert plan.next_step(0.0) == Claim(names[1])
+    plan.done(names[2])
+    plan.dead(names[3], None)
+    bigger = plan.index.add([f"new {i}" for i in range(20)], 1)[0]
+
+    plan.grow(bigger)
+
+    assert [plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)] == [22, 1, 1, 1, 1]
+    assert plan.is_done(names[2])
+    see_all(plan)
+    assert sorted(claims(plan)) == sorted(set(names_of(bigger)) - set(names[:4]))
+
+
+def test_groups_that_are_not_in_the_index_are_nobodys() -> None:
+    """Locks and flags of foreign groups change nothing."""
+    plan, _ = plan_of(2)
+    foreign = "f" * 40
+    see_all(plan, locks={foreign: listed("v", size=FREE_SIZE)})
+    plan.done(foreign)
+    plan.free(foreign)
+    plan.dead(foreign, None)
+
+    assert [plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)] == [2, 0, 0, 0, 0]
+    assert not plan.is_done(foreign)
+    assert len(claims(plan)) == 2
+
+
+def test_the_index_is_checked_while_there_is_work() -> None:
+    """A long walk must not hide that the index has grown."""
+    plan, _ = plan_of(3)
+    see_all(plan)
+
+    assert isinstance(plan.next_step(0.0), Claim)
+    assert plan.next_step(OPTIONS.index_refresh) == RefreshIndex()
+
+
+@dataclass
+class Lock:
+    """A lock of the world below; `wait` is its ttl with the margin, or its back-off."""
+
+    version: int
+    size: int
+    modified: float
+    wait: float
+    dead: bool = False
+
+
+class World(RuleBasedStateMachine):
+    """One plan, obeyed faithfully, in a world where others claim, finish, crash, fail, retry and populate.
+
+    Whatever they do: what the plan counts adds up, it asks for nothing that it knows to be pointless, and once they
+    stop, every group comes to its end.
+    """
+
+    @initialize(count=st.integers(0, 40), seed=st.integers(0, 2**16), page=st.sampled_from([1, 3, 1000]))
+    def start(self, count: int, seed: int, page: int) -> None:
+        self.rng = Random(seed)
+        self.now = 0.0
+        self.page = page
+        self.index = index_of(count)
+        self.names = names_of(self.index)
+        self.done: set[str] = set()
+        self.locks: dict[str, Lock] = {}
+        self.retried: set[str] = set()
+        self.versions = 0
+        self.plan = Plan(options=OPTIONS, rng=self.rng)
+        self.known = Index(b"")
+
+    # What others do.
+
+    def pick(self, at: int) -> str | None:
+        return self.names[at % len(self.names)] if self.names else None
+
+    def lock(self, group: str, size: int, wait: float, *, dead: bool = False) -> None:
+        self.versions += 1
+        self.locks[group] = Lock(self.versions, size, self.now, wait, dead)
+
+    @rule(at=st.integers(0, 99), size=st.sampled_from([LIVE_SIZE, OLMOCR_SIZE]), ttl=st.sampled_from([30, 120, 400]))
+    def somebody_claims_or_renews(self, at: int, size: int, ttl: float) -> None:
+        group = self.pick(at)
+        if group is not None and group not in self.done:
+            wait = OPTIONS.olmocr_lock_timeout if size == OLMOCR_SIZE else ttl
+            self.lock(group, size, wait + OPTIONS.margin)
+
+    @rule(at=st.integers(0, 99), left=st.booleans())
+    def somebody_finishes(self, at: int, *, left: bool) -> None:
+        group = self.pick(at)
+        if group in self.locks:
+            self.done.add(group)
+            if not left:
+                del self.locks[group]
+
+    @rule(at=st.integers(0, 99), backoff=st.sampled_from([0, 10, 600]), dead=st.booleans())
+    def somebody_gives_up(self, at: int, backoff: int, *, dead: bool) -> None:
+        group = self.pick(at)
+        if group in self.locks and group not in self.done:
+            self.lock(group, FREE_SIZE, 0 if dead else backoff, dead=dead)
+
+    @rule(at=st.integers(0, 99))
+    def somebody_retries(self, at: int) -> None:
+        group = self.pick(at)
+        if group in self.locks and self.locks[group].dead:
+            self.lock(group, FREE_SIZE, 0)
+            self.retried.add(group)
+
+    @rule(count=st.integers(1, 9))
+    def somebody_populates(self, count: int) -> None:
+        if len(self.names) < 60:
+            self.index = self.index.add([f"more {len(self.names) + i}" for i in range(count)], 1)[0]
+            self.names = names_of(self.index)
+
+    @rule(seconds=st.sampled_from([0.1, 3.0, 20.0, 200.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    # What we do.
+
+    @rule(steps=st.integers(1, 20), fails=st.booleans())
+    def we_work(self, steps: int, *, fails: bool) -> None:
+        for _ in range(steps):
+            step = self.plan.next_step(self.now)
+            if isinstance(step, (Wait, Finished)):
+                return
+            self.obey(step, fails=fails)
+
+    def obey(self, step: Step, *, fails: bool) -> None:
+        match step:
+            case RefreshIndex():
+                if self.known is not self.index:
+                    self.known = self.index
+                    self.plan.grow(self.index)
+                self.plan.index_checked(self.now)
+            case ListStretch(after):
+                self.list_stretch(step, after)
+            case PollLocks():
+                self.plan.saw_locks(self.listed(self.locks), date=self.now, now=self.now)
+            case Probe(group):
+                (self.plan.done if group in self.done else self.plan.free)(group)
+            case Claim(group):
+                self.claim(group, fails=fails)
+            case TakeOver(group):
+                self.take_over(group, fails=fails)
+
+    def listed(self, groups: dict[str, Lock]) -> dict[str, Listed]:
+        return {
+            group: listed(str(lock.version), size=lock.size, modified=lock.modified) for group, lock in groups.items()
+        }
+
+    def list_stretch(self, step: ListStretch, after: str) -> None:
+        keys = sorted(self.done | set(self.locks))
+        seen = [key for key in keys if key > after]
+        end = seen[self.page - 1] if len(seen) > self.page else ""
+        within = {key for key in seen if not end or key <= end}
+        self.plan.saw_stretch(
+            step,
+            done=within & self.done,
+            locks=self.listed({group: lock for group, lock in self.locks.items() if group in within}),
+            end=end,
+            date=self.now,
+            now=self.now,
+        )
+
+    def claim(self, group: str, *, fails: bool) -> None:
+        if group in self.locks:
+            self.busy(group)
+            self.plan.collided()
+        elif group in self.done:
+            self.plan.done(group)
+            self.plan.collided()
+        else:
+            self.handle(group, fails=fails)
+
+    def take_over(self, group: str, *, fails: bool) -> None:
+        lock = self.locks.get(group)
+        if lock is None:
+            self.plan.held(group, None, self.now)
+        elif lock.dead or self.now - lock.modified < lock.wait:
+            self.busy(group)
+        elif group in self.done:
+            del self.locks[group]
+            self.plan.done(group)
+        else:
+            self.handle(group, fails=fails)
+
+    def busy(self, group: str) -> None:
+        lock = self.locks[group]
+        version = Version(str(lock.version))
+        if lock.dead:
+            self.plan.dead(group, version)
+        else:
+            self.plan.held(group, version, max(self.now, lock.modified + lock.wait))
+
+    def handle(self, group: str, *, fails: bool) -> None:
+        assert group not in self.done
+        if fails:
+            self.lock(group, FREE_SIZE, 10)
+            self.plan.handed_back(group, Version(str(self.versions)), self.now + 10)
+        else:
+            self.done.add(group)
+            self.locks.pop(group, None)
+            self.plan.done(group)
+
+    # What holds.
+
+    @invariant()
+    def it_adds_up(self) -> None:
+        counts = [self.plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)]
+        assert counts == [self.plan._state.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)]
+        assert sum(counts) == len(self.known)
+        assert self.plan.count(MINE) == 0
+        assert all(group in self.done for group in names_of(self.known) if self.plan.is_done(group))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "plan"):
+            return
+        for _ in range(2):
+            self.drain()
+            self.now += OPTIONS.index_refresh
+        assert self.known is self.index
+        alive = set(self.names) - self.done - {group for group, lock in self.locks.items() if lock.dead}
+        # A retry is noticed by those who poll; who has nothing left to poll for learns of it when it runs again.
+        assert alive <= self.retried
+
+    def drain(self) -> None:
+        for _ in range(5000):
+            step = self.plan.next_step(self.now)
+            if isinstance(step, Finished):
+                return
+            if isinstance(step, Wait):
+                assert self.now < step.until < math.inf
+                self.now = step.until
+            else:
+                self.obey(step, fails=False)
+        pytest.fail(f"no end in sight: {self.plan}")
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(derandomize=True, deadline=None, max_examples=150, stateful_step_count=30)
