@@ -116,6 +116,7 @@ class Pool:
                 tasks.cancel_scope.cancel()
         finally:
             await self._claims.close()
+            self._claims.scheduler.resume()
         if self._error is not None:
             raise self._error
         return self._summary(self._runtime.monotonic() - started)

@@ -120,7 +120,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Claim ahead of the workers until `stop`, or an error, which `acquire` then raises; claims under way end."""
-        self._background, self._stopping, self._error = True, False, None
+        self._background = True
         try:
             async with task_group() as tasks:
                 for _ in range(self._options.claim_concurrency):
@@ -129,9 +129,13 @@ class Scheduler:
             self._background = False
 
     def stop(self) -> None:
-        """Claim nothing more; `acquire` returns None from now on."""
+        """Claim nothing more; `acquire` returns None from now on, until `resume`."""
         self._stopping = True
         self.changed()
+
+    def resume(self) -> None:
+        """Forget that claiming was stopped, or what ended it."""
+        self._stopping, self._error = False, None
 
     async def hand_back(self) -> None:
         """Release the leases that nobody has taken."""

@@ -324,6 +324,23 @@ async def test_drain() -> None:
 
 
 @virtual
+async def test_after_a_run_the_queue_works_on() -> None:
+    """A run that was stopped, even before it began, leaves a queue that runs again and that can be used by hand."""
+    made = await machine(3)
+
+    async def stop_itself(item: WorkItem) -> None:
+        made.queue.stop()
+
+    summary = await made.run(stop_itself, workers=1)
+    assert (summary.done, summary.stopped) == (1, True)
+    item = await made.queue.get_work()
+    assert item is not None
+    await made.queue.mark_done(item)
+
+    assert (await made.run(stop_itself, workers=1)).done == 1
+
+
+@virtual
 async def test_a_cancelled_run_hands_everything_back() -> None:
     """Cancelling `run` from outside releases what it held, in spite of the cancellation."""
     made = await machine(30)
