@@ -70,7 +70,31 @@ def test_the_table_is_complete() -> None:
     assert {unit(path.relative_to(PACKAGE).with_suffix("").parts) for path in MODULES} == set(LAYERS)
 
 
+@pytest.mark.parametrize("name", ["_keys", "_index", "_records", "_lease_rules", "_plan", "_options", "_errors"])
+def test_what_is_pure_stays_so(name: str) -> None:
+    """Decisions and codecs do no I/O, wait for nothing, and read no clock."""
+    tree = ast.parse((PACKAGE / f"{name}.py").read_text())
+    roots = {name.split(".")[0] for name in imports(PACKAGE / f"{name}.py")}
+
+    assert not roots & {"anyio", "trio", "io", "os", "pathlib", "random", "socket", "subprocess", "threading", "time"}
+    assert not any(isinstance(node, (ast.AsyncFunctionDef, ast.Await)) for node in ast.walk(tree))
+
+
+def test_clocks_and_chance_have_one_place() -> None:
+    """Only the runtime touches them, so that a whole fleet runs in virtual time from one seed."""
+    for path in MODULES:
+        if path.name != "_runtime.py":
+            roots = {name.split(".")[0] for name in imports(path)}
+            assert not roots & {"time", "random", "secrets", "uuid"}, path
+
+
 def test_importing_the_package_is_light() -> None:
-    """The SDK, which takes half a second to import, is loaded only by who uses S3."""
-    code = "import sys, s3queue, s3queue.testing; sys.exit('aiobotocore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    """The SDK, which takes half a second to import, is loaded only by who uses S3; a test's tools by no one."""
+    code = """if True:
+        import sys, s3queue, s3queue.stores, s3queue.testing
+        heavy = {"aiobotocore", "botocore", "aiohttp", "typer", "rich", "pytest", "hypothesis", "trio"}
+        sys.exit(", ".join(heavy & set(sys.modules)) or None)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.strip()) == (0, "")
