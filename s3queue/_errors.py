@@ -72,6 +72,9 @@ class RetryLater(HandlerError):
     """Raise this in a handler when it is too early: the group is free again after `seconds`, and no attempt counts."""
 
     def __init__(self, seconds: float = 60.0, message: str | None = None) -> None:
+        # Checked here, where it is the handler's own failure, and not where its lock is written.
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+            raise TypeError(f"RetryLater takes a number of seconds, not {seconds!r}")
         super().__init__(message)
         self.seconds = seconds
 

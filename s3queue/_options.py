@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 from s3queue._errors import ConfigurationError
 
 __all__ = ["QueueOptions"]
+
+#: No setting is larger (nor is NaN less); a lock with a longer time to live would not be read again.
+_MOST = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class QueueOptions:
                 if not isinstance(value, bool):
                     raise ConfigurationError(f"QueueOptions.{f.name} must be True or False, not {value!r}")
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
                 raise ConfigurationError(f"QueueOptions.{f.name} must be a number, 0 or more, not {value!r}")
         for name in ("max_attempts", "claim_concurrency", "connections"):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:

@@ -273,6 +273,6 @@ def _number(fields: dict[str, Any], name: str, default: int | None = None, *, be
 
 def _seconds(fields: dict[str, Any], name: str) -> float:
     value = fields.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e9:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1e9:
         raise DamagedWorkspace(f"a record's {name!r} is not a number of seconds")
     return float(value)

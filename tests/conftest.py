@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -27,15 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
 
 
-@pytest.fixture(autouse=True)
-def no_aws_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What a developer has configured must not decide a test."""
+@pytest.fixture(autouse=True, scope="session")
+def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a developer has configured must not decide a test: neither AWS nor a proxy."""
     nowhere = str(Path(tmp_path_factory.getbasetemp()) / "no-such-file")
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.MonkeyPatch.context() as environment:
+        for name in list(os.environ):
+            if name.upper().startswith("AWS_") or name.lower().endswith("_proxy"):
+                environment.delenv(name)
+        environment.setenv("AWS_CONFIG_FILE", nowhere)
+        environment.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
+        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,8 @@ def test_others_records_keep_their_bytes(end: bytes) -> None:
     index, added = Index(theirs + end).add(["new"], 1)
 
     assert added == 1
-    assert zstandard.ZstdDecompressor().decompress(index.encode()).startswith(theirs)
+    new = f"{group_hash(['new'])},new".encode()
+    assert zstandard.ZstdDecompressor().decompress(index.encode()) == theirs + b"\n" + new
     assert all_paths(index) == ["a", "new", "plain", "quoted"]
 
 
@@ -124,6 +125,10 @@ def test_names_that_collide_in_one_call() -> None:
     assert added == 1
     assert len(set(taken)) == 3
     assert dict(grown)[group_hash(["ab", "c"], salt=3)] == ("ab", "c")
+    assert group_hash(["b", "bac"]) == group_hash(["bba", "c"])
+    both, added = Index(b"").add(["b", "bac", "bba", "c"], 2)
+    assert added == len(both) == 2
+    assert all_paths(both) == ["b", "bac", "bba", "c"]
 
 
 @quick
@@ -204,11 +209,12 @@ def test_a_frame_of_many_chunks_is_read(size: bool) -> None:
     noise = "".join(hashlib.sha256(str(i).encode()).hexdigest() for i in range(50_000))
     text = b"a" * 40 + b"," + noise.encode()
 
-    index = Index.decode(frame(text, size=size) + frame(b"\n" + b"b" * 40 + b",last"))
-
+    small = b"b" * 40 + b",last"
     assert len(frame(text, size=size)) > 1 << 20
-    assert [name[0] for name, _ in index] == ["a", "b"]
-    assert index.paths(0) == (noise,)
+
+    for data in (frame(text, size=size) + frame(b"\n" + small), frame(small + b"\n") + frame(text, size=size)):
+        index = Index.decode(data)
+        assert list(index) == [("a" * 40, (noise,)), ("b" * 40, ("last",))]
 
 
 def test_damage_is_never_emptiness() -> None:

@@ -65,6 +65,21 @@ async def test_a_permanent_error() -> None:
 
 
 @virtual
+async def test_a_misused_retry_later() -> None:
+    """A wrong argument is the handler's own failure, and stops nothing."""
+    made = await machine(2, max_attempts=1)
+
+    async def handler(item: WorkItem) -> None:
+        if item.work_paths == ("p001",):
+            raise RetryLater("not yet")  # type: ignore[arg-type]
+
+    summary = await made.run(handler)
+
+    assert (summary.done, summary.dead) == (1, 1)
+    assert made.failures()[0].kind == "TypeError"
+
+
+@virtual
 async def test_not_now() -> None:
     """`RetryLater` hands the group back for so long, and counts as no attempt, however often."""
     made = await machine(1, max_attempts=1)

@@ -13,11 +13,13 @@ __all__ = ["list_pages"]
 async def list_pages(store: Store, prefix: str, *, start_after: str | None = None) -> AsyncGenerator[Page, None]:
     """The pages of a listing, empty ones included. Raises `StoreError` if the store goes round in circles."""
     resume: str | None = None
+    seen: set[str] = set()
     while True:
         page = await store.list(prefix, start_after=start_after, resume=resume)
         yield page
         if page.next is None:
             return
-        if page.next == resume:
+        if page.next in seen:
             raise StoreError(f"{store.name}: a listing of {prefix!r} gives the same continuation token again and again")
+        seen.add(page.next)
         resume = page.next

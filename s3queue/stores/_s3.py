@@ -15,9 +15,9 @@ import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from s3queue._errors import AccessDenied, PreconditionFailed, StoreError, Throttled, Unanswered, Unsupported
+from s3queue._errors import AccessDenied, NotFound, PreconditionFailed, StoreError, Throttled, Unanswered, Unsupported
 from s3queue._options import QueueOptions
-from s3queue._tasks import task_group
+from s3queue._tasks import compute, task_group
 from s3queue.stores._port import Body, Create, Deleted, Head, Listed, Page, PutMode, Replace, Version, Written
 from s3queue.stores._s3_errors import answer_date, mapped
 
@@ -32,6 +32,7 @@ _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _KEY_ERRORS: Mapping[str, type[StoreError]] = {
     "AccessDenied": AccessDenied,
     "SlowDown": Throttled,
+    "ServiceUnavailable": Throttled,
     "InternalError": Unanswered,
 }
 
@@ -88,13 +89,28 @@ class S3Store:
         with mapped(f"GET {key!r}", self.name):
             answer = await self._client.get_object(Bucket=self._bucket, Key=self._root + key)
             async with answer["Body"] as stream:
-                data = await _read(stream)
-        head = _head(answer)
+                data = await self._read(stream, key)
+            head = _head(answer)
         return Body(version=head.version, size=len(data), modified=head.modified, date=head.date, data=data)
 
+    async def _read(self, stream: Any, key: str) -> bytes:
+        try:
+            data: bytes = await stream.read()
+        except Exception as error:
+            # A connection that breaks inside a body: the HTTP library's own errors come through as they are.
+            what = f"{type(error).__name__}: {error}"
+            raise Unanswered(f"{self.name}: the answer to GET {key!r} broke off ({what})") from error
+        return data
+
     async def head(self, key: str) -> Head:
-        with mapped(f"HEAD {key!r}", self.name):
-            return _head(await self._client.head_object(Bucket=self._bucket, Key=self._root + key))
+        try:
+            with mapped(f"HEAD {key!r}", self.name):
+                return _head(await self._client.head_object(Bucket=self._bucket, Key=self._root + key))
+        except (NotFound, Throttled, Unanswered):
+            raise
+        except StoreError:
+            # A refused HEAD has no body that says why (old credentials, a wrong clock, …): the same GET does.
+            return await self.get(key)
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
         match mode:
@@ -109,11 +125,12 @@ class S3Store:
 
         The wrong spelling gets a 412 that looks like a lost race: until one is known to work, look, and try the other.
         """
-        quoted = self._quoted is not False
+        known = self._quoted
+        quoted = known is not False
         try:
             written = await self._put(key, data, {"IfMatch": _spelled(version, quoted)})
         except PreconditionFailed:
-            if self._quoted is not None or (await self.head(key)).version != version:
+            if known is not None or (await self.head(key)).version != version:
                 raise
             written = await self._put(key, data, {"IfMatch": _spelled(version, not quoted)})
             quoted = not quoted
@@ -121,16 +138,17 @@ class S3Store:
         return written
 
     async def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> Written:
+        digest = await compute(len(data), self._digest, data)
         with mapped(f"PUT {key!r}", self.name):
             answer = await self._client.put_object(
                 Bucket=self._bucket,
                 Key=self._root + key,
                 Body=data,
-                **self._digest(data),
+                **digest,
                 **self._put_args,
                 **condition,
             )
-        return Written(version=_version(answer["ETag"]), date=_date(answer))
+            return Written(version=_version(answer["ETag"]), date=_date(answer))
 
     def _digest(self, data: bytes) -> Mapping[str, str]:
         """What lets the store refuse a body that broke off: SeaweedFS (4.48) and VersityGW keep what came so far.
@@ -206,28 +224,22 @@ class S3Store:
             answer = await self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._root + prefix, MaxKeys=limit, **where
             )
+            objects = [
+                Listed(
+                    key=item["Key"][len(self._root) :],
+                    version=_version(item["ETag"]),
+                    size=item["Size"],
+                    modified=item["LastModified"].timestamp(),
+                )
+                for item in answer.get("Contents", [])
+            ]
+            # A proxy's page would pass for a listing of nothing, but for this.
+            truncated = answer["IsTruncated"]
+            date = _date(answer)
         following = answer.get("NextContinuationToken") or None
-        if answer.get("IsTruncated") and following is None:
+        if truncated and following is None:
             raise StoreError(f"{self.name}: a listing of {prefix!r} is cut off and the store says not where to go on")
-        objects = [
-            Listed(
-                key=item["Key"][len(self._root) :],
-                version=_version(item["ETag"]),
-                size=item["Size"],
-                modified=item["LastModified"].timestamp(),
-            )
-            for item in answer.get("Contents", [])
-        ]
-        return Page(objects=objects, next=following if answer.get("IsTruncated") else None, date=_date(answer))
-
-
-async def _read(stream: Any) -> bytes:
-    try:
-        data: bytes = await stream.read()
-    except Exception as error:
-        # A connection that breaks inside a body: aiohttp's own errors come through aiobotocore here as they are.
-        raise Unanswered(f"the answer broke off ({type(error).__name__}: {error})") from error
-    return data
+        return Page(objects=objects, next=following if truncated else None, date=date)
 
 
 def _head(answer: Mapping[str, Any]) -> Head:
@@ -246,6 +258,8 @@ def _date(answer: Mapping[str, Any]) -> float:
 def _version(etag: str) -> Version:
     if etag.startswith("W/"):
         raise Unsupported(f"the store, or a proxy before it, gives weak ETags ({etag}), which no condition can use")
+    if not etag.strip('"'):
+        raise KeyError("ETag")
     return Version(etag.strip('"'))
 
 

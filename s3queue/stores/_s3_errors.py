@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
 
 from s3queue._errors import (
     AccessDenied,
@@ -32,7 +34,9 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "Re
 _SKEWED = {"RequestTimeTooSkewed", "RequestTimeSkewed"}
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _BUSY = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
-_TIMED_OUT = {"RequestTimeout", "InternalError"}
+#: The body did not arrive, or not as it was sent: nothing to do with what the store supports.
+_TIMED_OUT = {"RequestTimeout", "InternalError", "IncompleteBody", "BadDigest"}
+_REFUSED = {"InvalidToken"}
 _CHECKSUM = ("checksum", "md5", "sha256", "trailer", "aws-chunked")
 
 _CREDENTIALS = (
@@ -49,6 +53,9 @@ _NO_ANSWER = (
     boto.HTTPClientError,  # timeouts, closed connections, bodies that broke off
     boto.ConnectionError,  # refused connections, proxies, TLS
     boto.IncompleteReadError,
+    boto.ChecksumError,
+    boto.FlexibleChecksumError,
+    ResponseParserError,
     ConnectionError,
     TimeoutError,
 )
@@ -57,9 +64,11 @@ _NO_ANSWER = (
 def answer_date(headers: Mapping[str, str]) -> float:
     """The store's clock in an answer, POSIX seconds. Raises `Unsupported` if there is none: leases are aged by it."""
     try:
-        return parsedate_to_datetime(headers.get("date") or headers.get("Date") or "").timestamp()
+        date = parsedate_to_datetime(headers.get("date") or headers.get("Date") or "")
     except (TypeError, ValueError):
         raise Unsupported("the store's answers have no Date header, by which leases are aged") from None
+    # HTTP dates are UTC; one that does not say so must not be read by this host's time zone.
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 @contextmanager
@@ -77,8 +86,12 @@ def mapped(what: str, where: str) -> Iterator[None]:
         raise ConfigurationError(f"{where}: {what}: {_line(error)}") from error
     except _NO_ANSWER as error:
         raise Unanswered(f"{where}: no answer to {what} ({type(error).__name__}: {_line(error)})") from error
+    except KeyError as error:
+        # Every S3 tells it: this answer is somebody else's, a proxy's or a portal's.
+        raise Unanswered(f"{where}: the answer to {what} has no {error}: is something before the store?") from error
     except boto.BotoCoreError as error:
-        raise StoreError(f"{where}: {what}: {_line(error)}") from error
+        # What is left never left this machine: settings and arguments that the SDK refuses.
+        raise ConfigurationError(f"{where}: {what}: {_line(error)}") from error
 
 
 def _from_answer(error: boto.ClientError, what: str, where: str) -> Exception:
@@ -91,6 +104,9 @@ def _from_answer(error: boto.ClientError, what: str, where: str) -> Exception:
     special = _by_code(code, text, where)
     if special is not None:
         return special
+    if status in (301, 307) or code in _REGION:
+        region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or "the bucket's own"
+        return ConfigurationError(f"{text}: set the region (AWS_REGION) to {region}, or correct the endpoint")
     kind = _by_status(status)
     if kind is StoreError and any(word in f"{code} {text}".lower() for word in _CHECKSUM):
         return Unsupported(f"{text}: the store rejects the SDK's checksums; set request_checksum_calculation")
@@ -104,12 +120,12 @@ def _by_code(code: str, text: str, where: str) -> Exception | None:
         return ConfigurationError(f"{text}: this machine's clock is wrong by more than 15 minutes; set it right")
     if code == "NoSuchBucket":
         return ConfigurationError(f"{where}: there is no such bucket: create it, or correct the name and the endpoint")
-    if code in _REGION:
-        return ConfigurationError(f"{text}: set the bucket's own region (AWS_REGION), or correct the endpoint")
     if code in _BUSY:
         return Throttled(text)
     if code in _TIMED_OUT:
         return Unanswered(text)
+    if code in _REFUSED:
+        return AccessDenied(text)
     return None
 
 
@@ -126,8 +142,6 @@ def _by_status(status: int) -> type[StoreError]:
         case 429 | 503:
             return Throttled
         case 405 | 501:
-            return Unsupported
-        case 301 | 307:
             return Unsupported
         case _ if status >= 500 or status == 408:
             return Unanswered
