@@ -27,7 +27,16 @@ from s3queue._errors import (
 )
 from s3queue._events import Event, Observer
 from s3queue._handlers import current_item
-from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary, WorkItem
+from s3queue._model import (
+    FailedAttempt,
+    FailedGroup,
+    FailedPath,
+    Finding,
+    PathResult,
+    QueueStatus,
+    RunSummary,
+    WorkItem,
+)
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
 
@@ -41,8 +50,11 @@ __all__ = [
     "WorkItem",
     "RunSummary",
     "QueueStatus",
+    "PathResult",
     "FailedGroup",
+    "FailedPath",
     "FailedAttempt",
+    "Finding",
     # olmOCR's operations
     "Backend",
     "LocalBackend",

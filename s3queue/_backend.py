@@ -59,14 +59,15 @@ class Backend:
 
     async def is_completed(self, work_hash: str) -> bool:
         """Whether the group has a done flag."""
-        return await self._workspace.leases.is_done(work_hash)
+        return await self._workspace.locks.is_done(work_hash)
 
     async def is_worker_lock_taken(self, work_hash: str, worker_lock_timeout_secs: float | None = None) -> bool:
         """Whether somebody holds the group now. A timeout replaces the lock's own time to live."""
         try:
-            lock, age = await self._workspace.leases.look(work_hash)
+            lock, body = await self._workspace.locks.read(work_hash)
         except NotFound:
             return False
+        age = body.date - body.modified
         if lock is not None and worker_lock_timeout_secs is not None:
             lock = replace(lock, ttl=worker_lock_timeout_secs)
         return lock is None or not isinstance(rules.standing(lock, age, self._workspace.options), rules.Takeable)
@@ -85,7 +86,7 @@ class Backend:
         """Delete the lock of a completed group; hand an unfinished group of ours back. Another's lock is left alone."""
         lease = self._leases.pop(work_hash, None)
         if await self.is_completed(work_hash):
-            await self._workspace.leases.drop(work_hash)
+            await self._workspace.locks.drop(work_hash)
         elif lease is not None and not lease.ended:
             await self._workspace.leases.release(lease)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from s3queue import _keys as keys
@@ -61,23 +61,37 @@ class Catalogue:
         if not isinstance(items_per_group, int) or isinstance(items_per_group, bool) or items_per_group < 1:
             raise ConfigurationError(f"items_per_group must be a whole number, 1 or more, not {items_per_group!r}")
         wanted = validate_paths(paths)
+        added = await self._change(lambda index: index.add(wanted, items_per_group), len(wanted))
+        if added:
+            self._events.emit("index.grown", logging.INFO, groups=added)
+        return added
+
+    async def rename(self, names: Mapping[str, str]) -> int:
+        """Give groups new names; returns how many still had the old one. Raises `OutcomeUnknown`."""
+
+        def renamed(index: Index) -> tuple[Index, int]:
+            return index.renamed(names), sum(index.find(old) is not None for old in names)
+
+        return await self._change(renamed, len(names))
+
+    async def _change(self, change: Callable[[Index], tuple[Index, int]], count: int) -> int:
+        """Change the index by compare-and-swap, starting over whenever it changed meanwhile; how much was changed."""
         until = self._runtime.monotonic() + _POPULATE_FOR
         while True:
             loaded = await self.load()
-            size = 100 * (len(wanted) + len(loaded.index))
-            index, added = await compute(size, loaded.index.add, wanted, items_per_group)
-            if not added:
+            size = 100 * (count + len(loaded.index))
+            index, changes = await compute(size, change, loaded.index)
+            if not changes:
                 return 0
             data = await compute(size, index.encode)
             match await self._swap(data, loaded.version, until):
+                case Won():
+                    return changes
                 case Lost():
                     self._events.emit("index.conflict", logging.INFO)
                     await self._runtime.sleep(self._runtime.rng.random())
                 case Unknown(cause=cause):
-                    raise OutcomeUnknown("it is not known whether the index was written: populate again") from cause
-                case _:
-                    self._events.emit("index.grown", logging.INFO, groups=added)
-                    return added
+                    raise OutcomeUnknown("it is not known whether the index was written: try again") from cause
 
     async def replace(self, lines: Sequence[str], since: Version | None) -> Version:
         """Write these records, if the index still is `since` (None: absent); returns the new version.

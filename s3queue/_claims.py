@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,11 @@ import anyio
 
 from s3queue import _lease_rules as rules
 from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
+from s3queue._journal import WHOLE
 from s3queue._keeper import Keeper
 from s3queue._model import WorkItem
 from s3queue._outcomes import Lease
+from s3queue._records import LockState
 from s3queue._scheduler import Scheduler
 from s3queue._tasks import task_group
 from s3queue._workspace import Workspace
@@ -27,7 +29,7 @@ class Claims:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._leases = workspace.leases
-        self.keeper = Keeper(workspace.leases, workspace.runtime, workspace.events)
+        self.keeper = Keeper(workspace.leases, workspace.options, workspace.runtime, workspace.events)
         self.scheduler = Scheduler(workspace, on_lease=self.keeper.keep)
         self._held: dict[str, Lease] = {}
 
@@ -53,34 +55,63 @@ class Claims:
         paths = index.paths(position)
         return WorkItem(hash=lease.group, work_paths=paths, epoch=lease.epoch, failures=lease.record.failures)
 
+    async def begin(self, lease: Lease) -> None:
+        """Before a whole group is worked on: where its owners died before, its lock says so. Raises as `name` does."""
+        if lease.journal.suspect:
+            await self.name(lease, WHOLE)
+
+    async def name(self, lease: Lease, unit: int) -> None:
+        """Raises as `Leases.name` does."""
+        await self._leases.name(lease, unit)
+        self.keeper.extended(lease)
+
     async def complete(self, lease: Lease, result: Any = None) -> None:
         """Raises as `Leases.complete` does; the lease is kept, to try again, unless it is lost."""
         with self._ending(lease):
             await self._leases.complete(lease, result)
+        self._completed(lease)
+
+    async def complete_paths(self, lease: Lease) -> None:
+        """The same for a group whose paths are all done."""
+        with self._ending(lease):
+            await self._leases.complete_paths(lease)
+        self._completed(lease)
+
+    def _completed(self, lease: Lease) -> None:
         self.scheduler.plan.done(lease.group)
         self.scheduler.changed()
         self._workspace.events.emit("group.done", hash=lease.group, epoch=lease.epoch)
 
-    async def fail(self, lease: Lease, error: BaseException | str) -> bool:
-        """Whether the group is dead now. Raises as `Leases.fail` does."""
+    async def fail(
+        self,
+        lease: Lease,
+        error: BaseException | str,
+        *,
+        dead: bool | None = None,
+        wait: float = 0.0,
+        paths: Sequence[str] = (),
+    ) -> bool:
+        """Whether the group is dead now. Takes, and raises, what `Leases.fail` does."""
         with self._ending(lease):
-            dead = await self._leases.fail(lease, error)
-        if dead:
-            self.scheduler.plan.dead(lease.group, lease.version)
-            self.scheduler.changed()
-        else:
-            self._handed_back(lease)
-        return dead
+            is_dead = await self._leases.fail(lease, error, dead=dead, wait=wait, paths=paths)
+        self._left(lease)
+        return is_dead
+
+    async def bury(self, lease: Lease, why: str) -> None:
+        """Raises as `Leases.bury` does."""
+        with self._ending(lease):
+            await self._leases.bury(lease, why)
+        self._left(lease)
 
     async def release(self, lease: Lease, wait: float = 0.0) -> None:
         """Raises as `Leases.release` does."""
         with self._ending(lease):
             await self._leases.release(lease, wait)
-        self._handed_back(lease)
+        self._left(lease)
 
     async def revive(self, group: str) -> bool:
-        """Whether the group, dead or waiting until now, is claimable. Raises as `Leases.revive` does."""
-        version = await self._leases.revive(group)
+        """Whether the group, dead or waiting until now, is claimable. Raises as `Operator.revive` does."""
+        version = await self._workspace.operator.revive(group)
         if version is None:
             return False
         self.scheduler.plan.handed_back(group, version, self._workspace.runtime.monotonic())
@@ -117,7 +148,11 @@ class Claims:
         except (StoreError, LeaseLost, OutcomeUnknown) as error:
             self._workspace.events.emit("lock.left", logging.INFO, hash=lease.group, error=str(error))
 
-    def _handed_back(self, lease: Lease) -> None:
+    def _left(self, lease: Lease) -> None:
+        if lease.record.state is LockState.DEAD:
+            self.scheduler.plan.dead(lease.group, lease.version)
+            self.scheduler.changed()
+            return
         # A second more than the back-off: the store's stamps may be whole seconds, and an early look is a wasted GET.
         ready = self._workspace.runtime.monotonic() + (lease.record.backoff + 1 if lease.record.backoff else 0)
         self.scheduler.plan.handed_back(lease.group, lease.version, ready)

@@ -14,14 +14,14 @@ import hashlib
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import zstandard
 
 from s3queue._errors import DamagedWorkspace, InvalidPath
 
-__all__ = ["Index", "group_hash", "validate_paths"]
+__all__ = ["Index", "group_hash", "successor", "validate_paths"]
 
 _NAME = 20
 _RECORD = re.compile(rb"[0-9a-f]{40}(?:,|$)")
@@ -134,6 +134,20 @@ class Index:
             return self, 0
         old = self._text.rstrip(b"\r\n")
         return Index(b"\n".join([old, *lines] if old else lines)), len(lines)
+
+    def renamed(self, names: Mapping[str, str]) -> Index:
+        """An index in which these groups have new names; those that it does not have are passed over."""
+        text = bytearray(self._text)
+        for old, new in names.items():
+            i = self.find(old)
+            if i is not None:
+                text[self._starts[i] - 40 : self._starts[i]] = new.encode("ascii")
+        return Index(bytes(text))
+
+
+def successor(name: str) -> str:
+    """The name of a group that is run once more under a new name, so that what its old name did stays history."""
+    return hashlib.sha1(b"again" + bytes.fromhex(name), usedforsecurity=False).hexdigest()
 
 
 def _free_name(group: list[str], taken: set[str]) -> str:

@@ -10,6 +10,7 @@ import anyio
 from s3queue._errors import LeaseLost, StoreError
 from s3queue._events import Events
 from s3queue._lease import Leases
+from s3queue._options import QueueOptions
 from s3queue._outcomes import Lease
 from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
@@ -28,25 +29,43 @@ class _Kept:
     not_before: float = 0.0
     renewing: bool = field(default=False)
 
-    @property
-    def due(self) -> float:
-        return float("inf") if self.renewing else max(self.lease.renew_at, self.not_before)
+    def due(self, checkpoint_every: float) -> float:
+        if self.renewing:
+            return float("inf")
+        news = self.lease.journal.news_at
+        due = self.lease.renew_at if news is None else min(self.lease.renew_at, news + checkpoint_every)
+        return max(due, self.not_before)
 
 
 class Keeper:
     """Keeps leases from when they are won until they are ended or forgotten. `run` is its task."""
 
-    def __init__(self, leases: Leases, runtime: Runtime, events: Events) -> None:
+    def __init__(self, leases: Leases, options: QueueOptions, runtime: Runtime, events: Events) -> None:
         self._leases = leases
+        self._checkpoint_every = options.checkpoint_every
         self._runtime = runtime
         self._events = events
         self._kept: dict[Lease, _Kept] = {}
         self._change = anyio.Event()
+        #: When `run` looks again by itself.
+        self._sleeps_until = float("inf")
 
     def keep(self, lease: Lease) -> None:
         """Renew this lease from now on."""
         self._kept[lease] = _Kept(lease)
         self._change.set()
+
+    def news(self, lease: Lease) -> None:
+        """Something is done that no lock tells yet: a renewal tells it, `checkpoint_every` from now at the latest."""
+        kept = self._kept.get(lease)
+        if kept is not None and kept.due(self._checkpoint_every) < self._sleeps_until:
+            self._change.set()
+
+    def extended(self, lease: Lease) -> None:
+        """The lease was renewed by somebody else than the keeper."""
+        kept = self._kept.get(lease)
+        if kept is not None and kept.work is not None:
+            kept.work.deadline = lease.deadline
 
     def watch(self, lease: Lease, work: anyio.CancelScope) -> None:
         """Cancel `work` as soon as the lease is lost, or would be by now."""
@@ -71,19 +90,21 @@ class Keeper:
         async with task_group() as tasks:
             while True:
                 now = self._runtime.monotonic()
-                for kept in [kept for kept in self._kept.values() if kept.due <= now]:
+                for kept in [kept for kept in self._kept.values() if kept.due(self._checkpoint_every) <= now]:
                     kept.renewing = True
                     tasks.start_soon(self._renew, kept)
                 self._change = anyio.Event()
-                with anyio.CancelScope(deadline=min((kept.due for kept in self._kept.values()), default=float("inf"))):
+                self._sleeps_until = min(
+                    (kept.due(self._checkpoint_every) for kept in self._kept.values()), default=float("inf")
+                )
+                with anyio.CancelScope(deadline=self._sleeps_until):
                     await self._change.wait()
 
     async def _renew(self, kept: _Kept) -> None:
         lease = kept.lease
         try:
             if await self._leases.renew(lease):
-                if kept.work is not None:
-                    kept.work.deadline = lease.deadline
+                self.extended(lease)
             elif lease.deadline <= self._runtime.monotonic():
                 self._lost(kept, "it could not be renewed in time")
         except LeaseLost as error:

@@ -11,11 +11,13 @@ INDEX = "work_index_list.csv.zstd"
 LOCKS = "worker_locks/"
 FLAGS = "done_flags/"
 FAILURES = "failed_flags/"
+RESULTS = "results/"
 #: The start-up check's scratch keys: below a prefix that nothing else reads.
 SCRATCH = "store_check/"
 
 _LOCK = re.compile(r"worker_locks/worker_([0-9a-f]{40})\.lock")
 _FLAG = re.compile(r"done_flags/done_([0-9a-f]{40})\.flag")
+_PIECE = re.compile(r"results/result_([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})\.json")
 _FAILURE = re.compile(r"failed_flags/failed_([0-9a-f]{40})\.(0|[1-9][0-9]{0,17})\.json")
 
 
@@ -60,3 +62,14 @@ def parse_failure(key: str) -> tuple[str, int] | None:
     """The group and the epoch of a failure record, or None."""
     match = _FAILURE.fullmatch(key)
     return (match[1], int(match[2])) if match else None
+
+
+def piece(group: str, epoch: int, number: int) -> str:
+    """The key of one piece of an epoch's results."""
+    return f"results/result_{group}.{epoch}.{number}.json"
+
+
+def parse_piece(key: str) -> tuple[str, int, int] | None:
+    """The group, the epoch and the number of a piece, or None."""
+    match = _PIECE.fullmatch(key)
+    return (match[1], int(match[2]), int(match[3])) if match else None

@@ -1,19 +1,19 @@
 """The lease: claim, confirm, take over, renew, complete, release, fail. Locks and flags are written here only.
 
-Each step is one `Intent`; `_intent` settles it. The rules are `_lease_rules`; the bytes are `_records`.
+Each step is one `Intent`; `_intent` settles it. The rules are `_lease_rules`; the bytes are `_records`. What a lock has
+no room for is in `_pieces`, and written before it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 
-from s3queue import _keys as keys
 from s3queue import _lease_rules as rules
 from s3queue._errors import (
-    DamagedWorkspace,
     LeaseLost,
     NotFound,
     OutcomeUnknown,
@@ -21,12 +21,16 @@ from s3queue._errors import (
     StoreError,
 )
 from s3queue._events import Events
-from s3queue._intent import Intent, Lost, Outcome, Unknown, Won, settle
+from s3queue._evidence import Evidence
+from s3queue._intent import Lost, Unknown, Won, settle
+from s3queue._journal import WHOLE, Journal
+from s3queue._locks import Locks, flag_intent, lock_intent
 from s3queue._options import QueueOptions
 from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
-from s3queue._records import Failure, Flag, LockRecord, LockState, describe, timestamp
+from s3queue._pieces import Pieces, read_journal
+from s3queue._records import Flag, LockRecord, LockState, timestamp
 from s3queue._runtime import Runtime
-from s3queue.stores._port import CREATE, Body, Replace, Store, Version
+from s3queue.stores._port import Body, Store, Version
 
 __all__ = ["Leases"]
 
@@ -35,10 +39,13 @@ class Leases:
     """The lease protocol on one store, for one owner."""
 
     def __init__(self, store: Store, options: QueueOptions, runtime: Runtime, events: Events) -> None:
+        self.locks = Locks(store, options, runtime, events)
         self._store = store
         self._options = options
         self._runtime = runtime
         self._events = events
+        self._pieces = Pieces(store, runtime, events)
+        self._evidence = Evidence(store, options, runtime, events)
         self.owner = runtime.owner()
 
     async def claim(self, group: str) -> Lease | Refused:
@@ -53,10 +60,10 @@ class Leases:
             owner=self.owner,
             since=self._now(),
         )
-        outcome = await self._write(group, record, None)
+        outcome = await self.locks.write(group, record, None)
         match outcome:
             case Won():
-                return await self._confirm(self._lease(group, record, outcome))
+                return await self._confirm(self._lease(group, record, outcome, Journal()))
             case Lost(current=None):
                 return Unsettled()
             case Lost(current=Body() as current):
@@ -65,13 +72,14 @@ class Leases:
         self._events.emit("claim.unknown", logging.WARNING, hash=group)
         return Unsettled()
 
-    async def take_over(self, group: str) -> Lease | Refused:
-        """Claim a group whose lock is released or past its ttl; the lock's own words and the store's clock decide."""
+    async def take_over(self, group: str, paths: Sequence[str] = ()) -> Lease | Refused:
+        """Claim a group whose lock is released or past its ttl; the lock's own words and the store's clock decide.
+
+        `paths` are the group's, for the record of a crash."""
         try:
-            current = await self._store.get(keys.lock(group))
+            lock, current = await self.locks.read(group)
         except NotFound:
             return Busy(0.0)
-        lock = self._decode(group, current)
         if lock is None:
             return Busy(None, current.version)
         match rules.standing(lock, current.date - current.modified, self._options):
@@ -79,57 +87,58 @@ class Leases:
                 return Busy(seconds, current.version)
             case rules.Dead():
                 return GroupDead(current.version)
-            case rules.Takeable(crashed=True):
-                return await self._take_crashed(group, lock, current.version)
-            case rules.Takeable():
-                return await self._take(group, lock, current.version, crashed=False)
+            case rules.Takeable(crashed):
+                return await self._take(group, lock, current.version, paths, crashed=crashed)
 
-    async def _take_crashed(self, group: str, lock: LockRecord, version: Version) -> Lease | Refused:
-        if await self.is_done(group):
+    async def _take(
+        self, group: str, lock: LockRecord, version: Version, paths: Sequence[str], *, crashed: bool
+    ) -> Lease | Refused:
+        if crashed and await self.locks.is_done(group):
             # The owner died between its flag and its lock's deletion: the lock may go now.
-            await self.drop(group)
+            await self.locks.drop(group)
             return Completed()
-        await self._record_crash(group, lock)
-        if lock.failures + 1 < self._options.max_attempts:
-            return await self._take(group, lock, version, crashed=True)
-        record = rules.buried(lock, token=self._runtime.token())
-        outcome = await self._write(group, record, version)
-        if not isinstance(outcome, Won):
-            return Unsettled()
-        self._events.emit(
-            "group.failed", logging.WARNING, hash=group, failures=record.failures, error="lease expired", dead=True
-        )
-        return GroupDead(outcome.version)
-
-    async def _take(self, group: str, lock: LockRecord, version: Version, *, crashed: bool) -> Lease | Refused:
+        journal = await read_journal(self._store, group, lock, self._events)
+        if crashed:
+            await self._evidence.of_crash(group, lock, paths)
+            journal.crashed(lock.progress.running if lock.progress is not None else None)
         record = rules.taken_over(
             lock,
             token=self._runtime.token(),
             owner=self.owner,
             ttl=self._options.lease_ttl,
             since=self._now(),
-            crashed=crashed,
+            progress=journal.progress(),
         )
-        outcome = await self._write(group, record, version)
+        outcome = await self.locks.write(group, record, version)
         if isinstance(outcome, Lost) and outcome.current is not None:
             return self._refusal(group, outcome.current)
         if not isinstance(outcome, Won):
             return Unsettled()
         if crashed:
             self._events.emit("lease.taken_over", logging.INFO, hash=group, epoch=record.epoch, lost_owner=lock.owner)
-        return await self._confirm(self._lease(group, record, outcome))
+        return await self._unless_exhausted(await self._confirm(self._lease(group, record, outcome, journal)))
+
+    async def _unless_exhausted(self, lease: Lease | Refused) -> Lease | Refused:
+        """A group whose owners died too often while they ran it as a whole is dead as soon as somebody finds out."""
+        if not isinstance(lease, Lease) or not lease.journal.exhausted(WHOLE, self._options.max_crashes):
+            return lease
+        try:
+            await self.bury(lease, "lease expired")
+        except (LeaseLost, OutcomeUnknown):
+            return Unsettled()
+        return GroupDead(lease.version)
 
     async def _confirm(self, lease: Lease) -> Lease | Refused:
         """The group may have been completed, and its lock deleted, before our lock was there: look."""
         try:
-            done = await self.is_done(lease.group)
+            done = await self.locks.is_done(lease.group)
         except StoreError:
             # Not knowing is not enough to run it. Handed back, or left to expire if that fails too.
             with anyio.CancelScope(deadline=self._runtime.monotonic() + self._options.request_timeout, shield=True):
                 await self._give_back(lease)
             raise
         if done:
-            await self.drop(lease.group)
+            await self.locks.drop(lease.group)
             return Completed()
         if not lease.valid(self._runtime.monotonic()):
             return Unsettled()
@@ -137,27 +146,58 @@ class Leases:
         return lease
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. False if it is not known yet whether that worked. Raises `LeaseLost` if it is not ours."""
+        """Extend the lease, and put on record what was finished meanwhile.
+
+        False if it is not known yet whether that worked. Raises `LeaseLost` if the lease is not ours."""
         async with lease.writing:
+            await self._save_news(lease)
             return await self._renew(lease, until=lease.deadline)
+
+    async def name(self, lease: Lease, unit: int) -> None:
+        """Say in the lock which unit is about to run, so that a crash can be blamed on it.
+
+        Raises `LeaseLost`, and `OutcomeUnknown` if the lease would end before that is acknowledged."""
+        async with lease.writing:
+            settled = await self._settle_pending(lease, until=lease.deadline)
+            lease.journal.running = unit
+            if not (settled and await self._renew(lease, until=lease.deadline)):
+                raise OutcomeUnknown(f"it is not known whether the lock of group {lease.group} says what runs")
 
     async def complete(self, lease: Lease, result: Any = None) -> None:
         """Write the done flag; then the lock may go. Raises `LeaseLost`, `OutcomeUnknown`, `HandlerError` (bad result).
 
         A lease past its deadline completes only after one more renewal: whoever took it over shall be left alone.
         """
-        flag = Flag(token=self._runtime.token(), epoch=lease.epoch, owner=self.owner, at=self._now(), result=result)
-        intent = _flag_intent(lease.group, flag)
+        await self._complete(
+            lease, Flag(token=self._runtime.token(), epoch=lease.epoch, owner=self.owner, at=self._now(), result=result)
+        )
+
+    async def complete_paths(self, lease: Lease) -> None:
+        """The same for a group whose paths are all done, by its journal, which has their results."""
+        results, pieces = lease.journal.results()
+        flag = Flag(
+            token=self._runtime.token(),
+            epoch=lease.epoch,
+            owner=self.owner,
+            at=self._now(),
+            size=lease.journal.size,
+            results=results,
+            pieces=pieces,
+        )
+        await self._complete(lease, flag)
+
+    async def _complete(self, lease: Lease, flag: Flag) -> None:
+        intent = flag_intent(lease.group, flag)
         async with lease.writing:
             await self._revalidate(lease)
             lease.completion = lease.completion or intent
-            outcome = await settle(self._store, self._runtime, lease.completion, until=self._until())
+            outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
             lease.ended = not isinstance(outcome, Unknown)
         match outcome:
             case Won():
-                await self.drop(lease.group)
+                await self.locks.drop(lease.group)
             case Lost():
-                await self.drop(lease.group)
+                await self.locks.drop(lease.group)
                 raise LeaseLost(f"group {lease.group} was completed by another owner: this result was dropped")
             case Unknown(cause=cause):
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause
@@ -166,60 +206,50 @@ class Leases:
         """Hand the group back, so that anybody may take it over, after `wait` seconds; counts as no attempt.
 
         Raises `LeaseLost`, `OutcomeUnknown`."""
-        record = rules.released(lease.record, token=self._runtime.token(), wait=wait)
+        saved = lease.journal.worth_saving
+        record = rules.released(lease.record, token=self._runtime.token(), wait=wait, saved=saved)
         await self._leave(lease, record)
         self._events.emit("group.released", hash=lease.group)
 
-    async def fail(self, lease: Lease, error: BaseException | str) -> bool:
+    async def fail(
+        self,
+        lease: Lease,
+        error: BaseException | str,
+        *,
+        dead: bool | None = None,
+        wait: float = 0.0,
+        paths: Sequence[str] = (),
+    ) -> bool:
         """Record a failed attempt and release the group with a back-off, or as dead (then True).
 
-        A `PermanentError` makes it dead at once. Raises `LeaseLost`, `OutcomeUnknown`."""
-        permanent = isinstance(error, PermanentError)
-        token = self._runtime.token()
-        record = rules.failed(lease.record, token=token, permanent=permanent, options=self._options)
-        kind, line, detail = describe(error)
-        await self._record_failure(lease.group, lease.epoch, record.failures, self.owner, kind, line, detail)
-        await self._leave(lease, record)
-        dead = record.state is LockState.DEAD
-        self._events.emit(
-            "group.failed", logging.WARNING, hash=lease.group, failures=record.failures, error=line, dead=dead
+        `dead` is the caller's decision; without it, a `PermanentError` and the last attempt allowed make it dead.
+        `paths` are those that failed; `wait` is the least to wait. Raises `LeaseLost`, `OutcomeUnknown`."""
+        if dead is None:
+            dead = isinstance(error, PermanentError) or rules.is_last_attempt(lease.record, self._options)
+        lease.journal.cleared()
+        record = rules.failed(
+            lease.record,
+            token=self._runtime.token(),
+            dead=dead,
+            options=self._options,
+            wait=wait,
+            saved=lease.journal.worth_saving,
         )
+        line = await self._evidence.of_failure(lease, self.owner, error, paths)
+        await self._leave(lease, record)
+        self._told_failed(lease, line)
         return dead
 
-    async def revive(self, group: str) -> Version | None:
-        """Give a dead or waiting group a clean slate: no failures, claimable now. None if its lock is neither.
+    async def bury(self, lease: Lease, why: str) -> None:
+        """Give the group up, though this attempt at it did not fail. Raises `LeaseLost`, `OutcomeUnknown`."""
+        saved = lease.journal.worth_saving
+        await self._leave(lease, rules.buried(lease.record, token=self._runtime.token(), saved=saved))
+        self._told_failed(lease, why)
 
-        What failed before stays on record. Raises `NotFound` if the group has no lock."""
-        current = await self._store.get(keys.lock(group))
-        lock = self._decode(group, current)
-        if lock is None or lock.state is LockState.HELD:
-            return None
-        record = rules.revived(lock, token=self._runtime.token())
-        outcome = await self._write(group, record, current.version)
-        if not isinstance(outcome, Won):
-            return None
-        self._events.emit("group.revived", logging.INFO, hash=group)
-        return outcome.version
-
-    async def look(self, group: str) -> tuple[LockRecord | None, float]:
-        """The group's lock (None: unreadable) and its age in seconds by the store's clock. Raises `NotFound`."""
-        current = await self._store.get(keys.lock(group))
-        return self._decode(group, current), current.date - current.modified
-
-    async def is_done(self, group: str) -> bool:
-        """Whether the group has a done flag."""
-        try:
-            await self._store.head(keys.flag(group))
-        except NotFound:
-            return False
-        return True
-
-    async def drop(self, group: str) -> None:
-        """Delete the lock of a group *that is done*: then it guards nothing. What fails is left to be swept."""
-        try:
-            await self._store.delete(keys.lock(group))
-        except StoreError as error:
-            self._events.emit("lock.left", logging.INFO, hash=group, error=str(error))
+    def _told_failed(self, lease: Lease, error: str) -> None:
+        dead = lease.record.state is LockState.DEAD
+        failures = lease.record.failures
+        self._events.emit("group.failed", logging.WARNING, hash=lease.group, failures=failures, error=error, dead=dead)
 
     # Below: one lock write at a time, each after the one before is settled.
 
@@ -227,9 +257,11 @@ class Leases:
         async with lease.writing:
             if lease.ended:
                 raise LeaseLost(f"the lease on group {lease.group} ended already")
-            if not await self._settle_pending(lease, until=self._until()):
+            if not await self._settle_pending(lease, until=self.locks.until()):
                 raise OutcomeUnknown(f"it is not known whether the lease on group {lease.group} is still ours")
-            outcome = await self._write(lease.group, record, lease.version)
+            if record.saved and not await self._pieces.save(lease, until=self.locks.until(), leaving=True):
+                raise OutcomeUnknown(f"it is not known whether the progress of group {lease.group} is written")
+            outcome = await self.locks.write(lease.group, record, lease.version)
             lease.ended = True
         match outcome:
             case Won():
@@ -245,20 +277,32 @@ class Leases:
         except (StoreError, LeaseLost, OutcomeUnknown) as error:
             self._events.emit("lock.left", logging.INFO, hash=lease.group, error=str(error))
 
+    async def _save_news(self, lease: Lease) -> None:
+        """Before a renewal: write what the lock shall count on. The lease comes first, so this may fail, or wait."""
+        if lease.ended or not lease.journal.needs_piece:
+            return
+        try:
+            if await self._pieces.save(lease, until=self._runtime.monotonic() + self._options.request_timeout):
+                return
+            error = "no answer in time"
+        except StoreError as refused:
+            error = str(refused)
+        self._events.emit("progress.unsaved", logging.WARNING, hash=lease.group, error=error)
+
     async def _revalidate(self, lease: Lease) -> None:
         if lease.ended:
             raise LeaseLost(f"the lease on group {lease.group} ended already")
         if lease.valid(self._runtime.monotonic()):
             return
-        if not await self._renew(lease, until=self._until()):
+        if not await self._renew(lease, until=self.locks.until()):
             raise LeaseLost(f"the lease on group {lease.group} ran out and was not renewed: the result was dropped")
 
     async def _renew(self, lease: Lease, *, until: float) -> bool:
         if lease.ended:
             raise LeaseLost(f"the lease on group {lease.group} ended already")
         if lease.pending is None:
-            record = rules.renewed(lease.record, token=self._runtime.token())
-            lease.pending = _lock_intent(lease.group, record, lease.version)
+            record = rules.renewed(lease.record, token=self._runtime.token(), progress=lease.journal.progress())
+            lease.pending = lock_intent(lease.group, record, lease.version)
             lease.pending_record = record
         return await self._settle_pending(lease, until=until)
 
@@ -271,6 +315,7 @@ class Leases:
                 lease.record, lease.version, lease.sent = lease.pending_record, outcome.version, outcome.sent
                 lease.deadline = rules.deadline(outcome.sent, lease.record.ttl or 0.0, self._options)
                 lease.pending = lease.pending_record = None
+                lease.journal.acknowledged(outcome.sent)
                 self._events.emit("lease.renewed", hash=lease.group, beat=lease.record.beat)
                 return True
             case Lost():
@@ -283,47 +328,19 @@ class Leases:
             f"the lease on group {lease.group} (epoch {lease.epoch}) was taken over: its result was dropped"
         )
 
-    async def _write(self, group: str, record: LockRecord, version: Version | None) -> Outcome:
-        return await settle(self._store, self._runtime, _lock_intent(group, record, version), until=self._until())
-
-    async def _record_crash(self, group: str, lock: LockRecord) -> None:
-        error = f"lease expired: the owner {lock.owner or '(olmOCR)'} stopped renewing it"
-        await self._record_failure(group, lock.epoch, lock.failures + 1, lock.owner, "lease expired", error, "")
-
-    async def _record_failure(
-        self, group: str, epoch: int, attempt: int, owner: str, kind: str, error: str, detail: str
-    ) -> None:
-        """Write the record of an epoch's failure, if there is none yet. It is evidence: without it, work goes on."""
-        failure = Failure(
-            token=self._runtime.token(),
-            epoch=epoch,
-            attempt=attempt,
-            owner=owner,
-            at=self._now(),
-            kind=kind,
-            error=error,
-            detail=detail,
-        )
-        data = failure.encode()
-        intent = Intent(key=keys.failure(group, epoch), data=data, mode=CREATE, ours=lambda body: body == data)
-        try:
-            if not isinstance(await settle(self._store, self._runtime, intent, until=self._until()), Unknown):
-                return
-        except StoreError as refused:
-            error = f"{error} (and its record was refused: {refused})"
-        self._events.emit("failure.unrecorded", logging.WARNING, hash=group, epoch=epoch, error=error)
-
-    def _lease(self, group: str, record: LockRecord, won: Won) -> Lease:
+    def _lease(self, group: str, record: LockRecord, won: Won, journal: Journal) -> Lease:
         return Lease(
             group=group,
             record=record,
+            journal=journal,
+            began=won.sent,
             version=won.version,
             sent=won.sent,
             deadline=rules.deadline(won.sent, self._options.lease_ttl, self._options),
         )
 
     def _refusal(self, group: str, current: Body) -> Refused:
-        lock = self._decode(group, current)
+        lock = self.locks.decode(group, current)
         if lock is None:
             return Busy(None, current.version)
         match rules.standing(lock, current.date - current.modified, self._options):
@@ -333,47 +350,5 @@ class Leases:
                 return Busy(seconds, current.version)
         return Busy(0.0, current.version)
 
-    def _decode(self, group: str, body: Body) -> LockRecord | None:
-        try:
-            return LockRecord.decode(body.data)
-        except DamagedWorkspace as error:
-            self._events.emit("lock.unreadable", logging.WARNING, hash=group, error=str(error))
-            return None
-
-    def _until(self) -> float:
-        return self._runtime.monotonic() + self._options.retry_for
-
     def _now(self) -> str:
         return timestamp(self._runtime.wall())
-
-
-def _lock_intent(group: str, record: LockRecord, version: Version | None) -> Intent:
-    return Intent(
-        key=keys.lock(group),
-        data=record.encode(),
-        mode=CREATE if version is None else Replace(version),
-        ours=lambda body: _lock_token(body) == record.token,
-    )
-
-
-def _flag_intent(group: str, flag: Flag) -> Intent:
-    return Intent(
-        key=keys.flag(group),
-        data=flag.encode(),
-        mode=CREATE,
-        ours=lambda body: _flag_token(body) == flag.token,
-    )
-
-
-def _lock_token(body: bytes) -> str | None:
-    try:
-        return LockRecord.decode(body).token
-    except DamagedWorkspace:
-        return None
-
-
-def _flag_token(body: bytes) -> str | None:
-    try:
-        return Flag.decode(body).token
-    except DamagedWorkspace:
-        return None

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from s3queue._options import QueueOptions
+from s3queue._progress import Progress
 from s3queue._records import LockRecord, LockState, looks_released
 
 __all__ = ["Dead", "Standing", "Takeable", "Taken"]
@@ -79,51 +80,65 @@ def renew_at(sent: float, ttl: float) -> float:
     return sent + ttl / 3
 
 
-def taken_over(lock: LockRecord, *, token: str, owner: str, ttl: float, since: str, crashed: bool) -> LockRecord:
-    """The lock of whoever takes `lock` over: the next epoch, and a crash counted."""
+def taken_over(
+    lock: LockRecord, *, token: str, owner: str, ttl: float, since: str, progress: Progress | None = None
+) -> LockRecord:
+    """The lock of whoever takes `lock` over: the next epoch. Crashes are counted in `progress`."""
     return LockRecord(
         state=LockState.HELD,
         token=token,
         epoch=lock.epoch + 1,
-        failures=lock.failures + crashed,
+        failures=lock.failures,
         ttl=ttl,
         owner=owner,
         since=since,
+        progress=progress,
     )
 
 
-def renewed(lock: LockRecord, *, token: str) -> LockRecord:
-    """The same lease, one beat later."""
-    return replace(lock, token=token, beat=lock.beat + 1)
+def renewed(lock: LockRecord, *, token: str, progress: Progress | None = None) -> LockRecord:
+    """The same lease, one beat later, with what is known of the work inside by now."""
+    return replace(lock, token=token, beat=lock.beat + 1, progress=progress)
 
 
-def released(lock: LockRecord, *, token: str, wait: float = 0.0) -> LockRecord:
-    """The lock as an owner leaves it that neither finished nor failed: free, after `wait` seconds. The epoch stays."""
+def released(lock: LockRecord, *, token: str, wait: float = 0.0, saved: bool = False) -> LockRecord:
+    """The lock as an owner leaves it that neither finished nor failed: free, after `wait` seconds. The epoch stays.
+
+    `saved`: the epoch's piece 0 tells what was done and what failed until now."""
     seconds = math.ceil(min(max(0.0, wait), WAIT_MOST))
-    return LockRecord(state=LockState.FREE, token=token, epoch=lock.epoch, failures=lock.failures, backoff=seconds)
+    return _left(lock, LockState.FREE, token, lock.failures, seconds, saved)
 
 
-def failed(lock: LockRecord, *, token: str, permanent: bool, options: QueueOptions) -> LockRecord:
-    """The lock after a failed attempt: free after a back-off, or dead. The epoch stays."""
+def failed(
+    lock: LockRecord, *, token: str, dead: bool, options: QueueOptions, wait: float = 0.0, saved: bool = False
+) -> LockRecord:
+    """The lock after a failed attempt: dead, or free after a back-off (of `wait` seconds at least). The epoch stays."""
     failures = lock.failures + 1
-    dead = permanent or failures >= options.max_attempts
-    return LockRecord(
-        state=LockState.DEAD if dead else LockState.FREE,
-        token=token,
-        epoch=lock.epoch,
-        failures=failures,
-        backoff=0 if dead else backoff(failures, options),
-    )
+    if dead:
+        return _left(lock, LockState.DEAD, token, failures, 0, saved)
+    seconds = math.ceil(min(max(float(backoff(failures, options)), wait), WAIT_MOST))
+    return _left(lock, LockState.FREE, token, failures, seconds, saved)
+
+
+def is_last_attempt(lock: LockRecord, options: QueueOptions) -> bool:
+    """Whether one more failure makes the group, tried as a whole, dead."""
+    return lock.failures + 1 >= options.max_attempts
+
+
+def buried(lock: LockRecord, *, token: str, saved: bool = False) -> LockRecord:
+    """A lock whose group nobody shall try again, without a failure of its last owner's."""
+    return _left(lock, LockState.DEAD, token, lock.failures, 0, saved)
 
 
 def revived(lock: LockRecord, *, token: str) -> LockRecord:
-    """A released or dead lock with a clean slate. The epoch stays, so the records of what failed before keep theirs."""
-    return LockRecord(state=LockState.FREE, token=token, epoch=lock.epoch)
+    """A released or dead lock with a clean slate: no failures, claimable now.
+
+    The epoch stays, so the records of what failed before keep theirs; and what is done stays done."""
+    return LockRecord(state=LockState.FREE, token=token, epoch=lock.epoch, saved=lock.saved, forgiven=lock.saved)
 
 
-def buried(lock: LockRecord, *, token: str) -> LockRecord:
-    """A lock whose owner crashed once too often: dead, the crash counted."""
-    return LockRecord(state=LockState.DEAD, token=token, epoch=lock.epoch, failures=lock.failures + 1)
+def _left(lock: LockRecord, state: LockState, token: str, failures: int, backoff: int, saved: bool) -> LockRecord:
+    return LockRecord(state=state, token=token, epoch=lock.epoch, failures=failures, backoff=backoff, saved=saved)
 
 
 def backoff(failures: int, options: QueueOptions) -> int:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["FailedAttempt", "FailedGroup", "QueueStatus", "RunSummary", "WorkItem"]
+__all__ = [
+    "FailedAttempt",
+    "FailedGroup",
+    "FailedPath",
+    "Finding",
+    "PathResult",
+    "QueueStatus",
+    "RunSummary",
+    "WorkItem",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,23 @@ class FailedAttempt:
     error: str
     #: A traceback, or the end of a command's standard error.
     detail: str = ""
+    #: The machine, and how many seconds the attempt took (None: unknown, as for a crash).
+    host: str = ""
+    seconds: float | None = None
+    #: The paths that failed, as far as that is known: at most 50, each cut to 200 characters.
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedPath:
+    """A path of a failed group that is not done."""
+
+    path: str
+    #: Failed attempts at it, and crashes that it may be to blame for, since it was populated or retried last.
+    attempts: int
+    crashes: int
+    #: Its last error in a line; empty if there was none.
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +107,38 @@ class FailedGroup:
     failures: int
     #: The last one; None where its record could not be written, or read.
     last: FailedAttempt | None = None
+    #: Worked on path by path: how many are done, and the others that failed.
+    done: int = 0
+    paths: tuple[FailedPath, ...] = ()
+    #: Seconds since it failed last, by the store's clock.
+    age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathResult:
+    """What came out for one finished path."""
+
+    path: str
+    #: The path's group, and the owner that completed it (or has it now), at its epoch.
+    hash: str
+    epoch: int
+    owner: str
+    #: When the group was completed (ISO 8601, by the owner's clock); empty while it is not.
+    at: str
+    #: What the handler returned for this path; a handler of whole groups: for the group, here with each of its paths.
+    result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about a workspace that is not as it should be."""
+
+    #: A word or two that do not change between versions, such as ``dead group``.
+    kind: str
+    #: The object that shows it, or the group's hash.
+    where: str
+    #: What it means, and what can be done, in a line.
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,12 @@ class QueueOptions:
     margin: float = 2.0
     #: Age at which an empty lock, as olmOCR writes them, is taken over (olmOCR's own default).
     olmocr_lock_timeout: float = 1800.0
-    #: Failed attempts (crashes among them) after which a group is dead.
+    #: Failed attempts after which a group (worked on path by path: a path) is dead.
     max_attempts: int = 3
+    #: Crashes in a row after which what ran is dead: a path, or the group of a handler of whole groups. The first crash
+    #: blames all that a group has left, which then runs one at a time, by name; only what runs at each further one is
+    #: blamed again, and the last chance is given to it alone in its process. So preemptions bury nobody.
+    max_crashes: int = 3
     #: Wait before the second attempt of a failed group; doubles with each further failure.
     backoff: float = 10.0
     #: The most that `backoff` grows to.
@@ -37,6 +41,8 @@ class QueueOptions:
     claim_ahead: int = 8
     #: Requests that look for work at the same time.
     claim_concurrency: int = 8
+    #: How long a finished path of an unfinished group may be known to this process alone. A crash loses no more.
+    checkpoint_every: float = 5.0
     #: How old a listing may be before claims made from it are probably someone else's already.
     picture_ttl: float = 10.0
     #: Shortest and longest wait between two looks at groups that others hold.
@@ -70,10 +76,10 @@ class QueueOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
                 raise ConfigurationError(f"QueueOptions.{f.name} must be a number, 0 or more, not {value!r}")
-        for name in ("max_attempts", "claim_concurrency", "connections"):
+        for name in ("max_attempts", "max_crashes", "claim_concurrency", "connections"):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:
                 raise ConfigurationError(f"QueueOptions.{name} must be a whole number, 1 or more")
-        for name in ("request_timeout", "retry_for", "poll_min", "picture_ttl", "index_refresh"):
+        for name in ("request_timeout", "retry_for", "poll_min", "picture_ttl", "index_refresh", "checkpoint_every"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"QueueOptions.{name} must be more than 0")
 
@@ -81,6 +87,10 @@ class QueueOptions:
         if self.lease_ttl < 2 * self.margin + 1:
             raise ConfigurationError(
                 f"QueueOptions.lease_ttl ({self.lease_ttl:g}) must be at least 2 * margin + 1 ({2 * self.margin + 1:g})"
+            )
+        if self.max_crashes < 2:
+            raise ConfigurationError(
+                "QueueOptions.max_crashes must be 2 or more: the first crash says nothing of whose"
             )
         # A released lock tells its count and its wait in a body of less than 64 bytes.
         if self.max_attempts > 1000 or self.backoff_max > 86_400:

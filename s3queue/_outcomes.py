@@ -8,10 +8,21 @@ import anyio
 
 from s3queue import _lease_rules as rules
 from s3queue._intent import Intent
+from s3queue._journal import Journal
+from s3queue._progress import Piece, PieceName
 from s3queue._records import LockRecord
 from s3queue.stores._port import Version
 
 __all__ = ["Busy", "Completed", "GroupDead", "Lease", "Refused", "Unsettled"]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPiece:
+    """A piece on its way."""
+
+    intent: Intent
+    piece: Piece
+    name: PieceName
 
 
 @dataclass(eq=False, slots=True)
@@ -25,6 +36,10 @@ class Lease:
     sent: float
     #: When we give it up without a newer acknowledgement.
     deadline: float
+    #: The work inside the group.
+    journal: Journal = field(default_factory=Journal, repr=False)
+    #: When the work on the group began, by our monotonic clock.
+    began: float = 0.0
     #: Set once the lease is known to be somebody else's, or given back.
     ended: bool = False
     #: A lock write whose outcome is not known yet; it is settled before any other is sent.
@@ -32,6 +47,8 @@ class Lease:
     pending_record: LockRecord | None = field(default=None, repr=False)
     #: The completion, once it was tried: trying again is the same intent, with the same result.
     completion: Intent | None = field(default=None, repr=False)
+    #: A piece of the journal whose outcome is not known yet, with what it holds: the next one has the next number.
+    pending_piece: PendingPiece | None = field(default=None, repr=False)
     writing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
 
     @property
@@ -40,6 +57,7 @@ class Lease:
 
     @property
     def renew_at(self) -> float:
+        """When the lock is to be written again whatever happens."""
         return rules.renew_at(self.sent, self.record.ttl or 0.0)
 
     def valid(self, now: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,12 +14,14 @@ from anyio.abc import TaskStatus
 
 from s3queue._backend import Backend
 from s3queue._claims import Claims
-from s3queue._errors import ConfigurationError, NotFound
+from s3queue._errors import ConfigurationError, LeaseLost, NotFound, OutcomeUnknown
 from s3queue._events import Observer
 from s3queue._handlers import Handler, Runner
-from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary, WorkItem
+from s3queue._inspection import inspect
+from s3queue._model import FailedAttempt, FailedGroup, Finding, PathResult, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
 from s3queue._pool import Per, Pool
+from s3queue._results import stream_results
 from s3queue._runtime import Runtime
 from s3queue._survey import count, list_failed, list_history
 from s3queue._tasks import task_group
@@ -108,8 +110,14 @@ class WorkQueue:
         End each item by `mark_done`, `mark_failed` or `release`. Raises store errors that retries did not cure.
         """
         await self._workspace.check()
-        lease = await self._claims.acquire(wait=wait)
-        return None if lease is None else self._claims.item(lease)
+        while (lease := await self._claims.acquire(wait=wait)) is not None:
+            try:
+                await self._claims.begin(lease)
+            except (LeaseLost, OutcomeUnknown):
+                self._claims.abandon(lease)
+                continue
+            return self._claims.item(lease)
+        return None
 
     async def mark_done(self, item: WorkItem, result: Any = None) -> None:
         """Complete the group. `result` (JSON values) is kept with the completion.
@@ -141,23 +149,32 @@ class WorkQueue:
     async def failures(self) -> list[FailedGroup]:
         """The groups that are dead, or wait after a failed attempt, with the record of the last one."""
         loaded = await self._workspace.catalogue.load()
-        return await list_failed(self._workspace.store, loaded.index)
+        return await list_failed(self._workspace.store, loaded.index, self._workspace.events)
 
     async def history(self, group: str) -> list[FailedAttempt]:
         """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one."""
         return await list_history(self._workspace.store, group)
 
+    async def results(self) -> AsyncIterator[PathResult]:
+        """Every finished path of the workspace with what its handler returned, each once, in no particular order.
+
+        Also those of groups that are not complete. Holds a few dozen groups in memory at a time. Raises
+        `DamagedWorkspace` for a completion that cannot be read, and the store's errors.
+        """
+        loaded = await self._workspace.catalogue.load()
+        results = stream_results(self._workspace.store, loaded.index, self._workspace.events)
+        async with aclosing(results):
+            async for result in results:
+                yield result
+
     async def retry(self, hashes: Iterable[str] | None = None) -> int:
         """Give dead and waiting groups a clean slate, so that they are claimable now; returns how many.
 
-        All that `failures` lists, or those with these hashes; groups that somebody holds are left alone. The records of
-        what failed before stay. Raises `ConfigurationError` for a hash that is no group of this workspace.
+        All that `failures` lists, or those with these hashes; groups that somebody holds are left alone. Paths that are
+        done stay done, and the records of what failed before stay. Raises `ConfigurationError` for a hash that is no
+        group of this workspace.
         """
-        loaded = await self._workspace.catalogue.load()
-        wanted = [group.hash for group in await self.failures()] if hashes is None else list(hashes)
-        for group in wanted:
-            if loaded.index.find(group) is None:
-                raise ConfigurationError(f"{group!r} is no group of this workspace: `failures` lists their hashes")
+        wanted = [group.hash for group in await self.failures()] if hashes is None else await self._known(hashes)
         revived = 0
         for group in wanted:
             try:
@@ -165,6 +182,50 @@ class WorkQueue:
             except NotFound:
                 continue  # done, or never claimed
         return revived
+
+    async def break_lease(self, group: str) -> bool:
+        """Free the lock of the group of this hash, whoever holds it; its epoch and its progress stay. False if it is
+        not held.
+
+        For leases that are stuck: an owner that is alive loses its work on the group. Raises `ConfigurationError` for a
+        hash that is no group of this workspace, `OutcomeUnknown` if the lock changes meanwhile.
+        """
+        await self._known([group])
+        return await self._workspace.operator.break_lease(group)
+
+    async def reset(self, hashes: Iterable[str]) -> dict[str, str]:
+        """Run finished groups again; returns their new hashes, by the old ones.
+
+        Each gets a new name, and its epochs go on. Its old completion stays in the workspace, as history; `results`
+        shows the new one. Raises `ConfigurationError` for a group that is unknown or not finished, `OutcomeUnknown`.
+        """
+        names = await self._workspace.operator.reset(hashes)
+        await self._claims.scheduler.refresh()
+        return names
+
+    async def sweep(self) -> int:
+        """Delete the locks that crashed owners left behind on finished groups; returns how many. Workers do it too."""
+        return await self._workspace.operator.sweep()
+
+    async def check(self) -> AsyncIterator[Finding]:
+        """Read everything, and report what is not as it should be: paths in two groups, objects of unknown groups or
+        that cannot be read, dead groups, leases past their time, missing results. Nothing, if all is consistent.
+
+        Raises the store's errors, and `DamagedWorkspace` if the index cannot be read.
+        """
+        loaded = await self._workspace.catalogue.load()
+        findings = inspect(self._workspace.store, loaded.index, self._workspace.options)
+        async with aclosing(findings):
+            async for finding in findings:
+                yield finding
+
+    async def _known(self, hashes: Iterable[str]) -> list[str]:
+        loaded = await self._workspace.catalogue.load()
+        wanted = list(hashes)
+        for group in wanted:
+            if loaded.index.find(group) is None:
+                raise ConfigurationError(f"{group!r} is no group of this workspace: `failures` lists their hashes")
+        return wanted
 
     async def run(
         self,

@@ -9,12 +9,24 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from s3queue._errors import DamagedWorkspace, HandlerError
+from s3queue._progress import (
+    RESULTS_LIMIT,
+    Progress,
+    Spans,
+    result_json,
+    results_of,
+    spans_fields,
+    spans_of,
+    with_result,
+    with_results,
+)
 
 __all__ = ["Failure", "Flag", "LockRecord", "LockState", "describe", "looks_released"]
 
@@ -22,8 +34,6 @@ __all__ = ["Failure", "Flag", "LockRecord", "LockState", "describe", "looks_rele
 RELEASED_LIMIT = 64
 #: The most text of a traceback or a command's stderr that a failure record keeps.
 DETAIL_LIMIT = 16 * 1024
-#: The most JSON that a completion carries.
-RESULT_LIMIT = 4 * 1024 * 1024
 #: What a lock's numbers stay below, since a released one has room for seven, four and five digits: no lock that lies
 #: can make us write one that is too long. Taken over once a second, a group comes to this epoch after four months.
 _EPOCHS, _FAILURES, _BACKOFFS = 10**7 - 1, 10**4 - 1, 10**5
@@ -56,6 +66,12 @@ class LockRecord:
     beat: int = 0
     #: When this epoch began, by the owner's wall clock: for people.
     since: str = ""
+    #: The work inside the group, of a held lock.
+    progress: Progress | None = None
+    #: Of a released or dead lock: whether its epoch's piece 0 tells what its owner left, and whether the failures in
+    #: there are forgiven.
+    saved: bool = False
+    forgiven: bool = False
 
     def encode(self) -> bytes:
         if self.state is not LockState.HELD:
@@ -71,6 +87,7 @@ class LockRecord:
                 "beat": self.beat,
                 "failures": self.failures,
                 "since": self.since,
+                **({} if self.progress is None else {"progress": self.progress.fields()}),
             }
         )
 
@@ -81,8 +98,11 @@ class LockRecord:
             return cls(state=LockState.HELD, token="", epoch=0)
         fields = _load(data, "lock")
         short = "s" in fields
+        state, saved, forgiven = _letter(fields["s"]) if short else (_state(fields.get("state")), False, False)
         return cls(
-            state=_state(fields["s"], _SHORT) if short else _state(fields.get("state"), _LONG),
+            state=state,
+            saved=saved,
+            forgiven=forgiven,
             token=_text(fields, "t" if short else "token"),
             epoch=_number(fields, "e" if short else "epoch", below=_EPOCHS),
             failures=_number(fields, "f" if short else "failures", 0, below=_FAILURES),
@@ -91,6 +111,7 @@ class LockRecord:
             owner=_text(fields, "owner", ""),
             beat=_number(fields, "beat", 0),
             since=_text(fields, "since", ""),
+            progress=Progress.of(fields.get("progress")),
         )
 
 
@@ -101,7 +122,15 @@ def looks_released(size: int) -> bool:
 
 def _released(lock: LockRecord) -> bytes:
     # 47 bytes and the digits of three numbers; what decoding lets pass leaves room for one more take-over and failure.
-    data = _dump({"s": lock.state.value[0], "e": lock.epoch, "f": lock.failures, "b": lock.backoff, "t": lock.token})
+    data = _dump(
+        {
+            "s": _LETTERS[lock.state, lock.saved, lock.forgiven],
+            "e": lock.epoch,
+            "f": lock.failures,
+            "b": lock.backoff,
+            "t": lock.token,
+        }
+    )
     assert looks_released(len(data)), data
     return data
 
@@ -115,21 +144,21 @@ class Flag:
     owner: str = ""
     #: When, by the owner's wall clock: for people.
     at: str = ""
+    #: What the handler of the whole group returned.
     result: Any = None
+    #: Worked on path by path: how many there are, results by position (those that are not None), and the pieces under
+    #: ``results/`` that hold more of them.
+    size: int = 0
+    results: Mapping[int, Any] = field(default_factory=dict)
+    pieces: Spans = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Raises `HandlerError` when the result is not JSON, or too much of it."""
         fields = {"v": 1, "state": "done", "owner": self.owner, "token": self.token, "epoch": self.epoch, "at": self.at}
-        try:
-            data = _dump({**fields, "result": self.result})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise HandlerError(f"the handler's result is not JSON ({error}): return JSON values, or None") from error
-        if len(data) > RESULT_LIMIT:
-            raise HandlerError(
-                f"the result of a group is {len(data):,} bytes of JSON, more than {RESULT_LIMIT:,}: "
-                "write it to the store and return a reference"
-            )
-        return data
+        if self.size:
+            return with_results({**fields, "n": self.size, "pieces": spans_fields(self.pieces)}, self.results)
+        result = result_json(self.result, RESULTS_LIMIT)
+        return with_result(fields, result)
 
     @classmethod
     def decode(cls, data: bytes) -> Flag:
@@ -143,6 +172,9 @@ class Flag:
             owner=_text(fields, "owner", ""),
             at=_text(fields, "at", ""),
             result=fields.get("result"),
+            size=_number(fields, "n", 0),
+            results=results_of(fields),
+            pieces=spans_of(fields.get("pieces", {})),
         )
 
 
@@ -163,6 +195,11 @@ class Failure:
     kind: str
     #: A traceback or the tail of a command's stderr, bounded.
     detail: str = ""
+    #: The machine that it failed on, and how many seconds the attempt took; empty and None if that is not known.
+    host: str = ""
+    seconds: float | None = None
+    #: The paths that failed, as far as that is known, bounded.
+    paths: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         return _dump(
@@ -176,6 +213,9 @@ class Failure:
                 "kind": self.kind,
                 "error": self.error,
                 "detail": self.detail,
+                "host": self.host,
+                "seconds": self.seconds,
+                "paths": self.paths,
             }
         )
 
@@ -192,6 +232,9 @@ class Failure:
             kind=_text(fields, "kind", ""),
             error=_text(fields, "error", ""),
             detail=_text(fields, "detail", ""),
+            host=_text(fields, "host", ""),
+            seconds=_seconds(fields, "seconds") if fields.get("seconds") else None,
+            paths=_texts(fields, "paths"),
         )
 
 
@@ -246,15 +289,33 @@ def _load(data: bytes, what: str) -> dict[str, Any]:
     return fields
 
 
-_LONG = {state.value: state for state in LockState}
-_SHORT = {state.value[0]: state for state in (LockState.FREE, LockState.DEAD)}
+#: One letter says what a released lock has to say: (state, saved, forgiven).
+_LETTERS = {
+    (LockState.FREE, False, False): "f",
+    (LockState.DEAD, False, False): "d",
+    (LockState.FREE, True, False): "F",
+    (LockState.DEAD, True, False): "D",
+    (LockState.FREE, True, True): "R",
+}
+_SAYS = {letter: says for says, letter in _LETTERS.items()}
 
 
-def _state(value: Any, states: dict[str, LockState]) -> LockState:
+def _letter(value: Any) -> tuple[LockState, bool, bool]:
     try:
-        return states[value]
+        return _SAYS[value]
     except (KeyError, TypeError):
-        raise DamagedWorkspace(f"a lock has an unknown state: {str(value)[:40]!r}") from None
+        raise _unknown_state(value) from None
+
+
+def _state(value: Any) -> LockState:
+    try:
+        return LockState(value)
+    except ValueError:
+        raise _unknown_state(value) from None
+
+
+def _unknown_state(value: Any) -> DamagedWorkspace:
+    return DamagedWorkspace(f"a lock has an unknown state: {str(value)[:40]!r}")
 
 
 def _text(fields: dict[str, Any], name: str, default: str | None = None) -> str:
@@ -262,6 +323,13 @@ def _text(fields: dict[str, Any], name: str, default: str | None = None) -> str:
     if not isinstance(value, str) or _LONE.search(value):
         raise DamagedWorkspace(f"a record's {name!r} is not a string")
     return value
+
+
+def _texts(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = fields.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DamagedWorkspace(f"a record's {name!r} is not a list of strings")
+    return tuple(values)
 
 
 def _number(fields: dict[str, Any], name: str, default: int | None = None, *, below: int = 1 << 53) -> int:

@@ -33,6 +33,7 @@ class Runtime:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
+        """Wait, by the monotonic clock; a negative time is none."""
         await anyio.sleep(max(0.0, seconds))
 
     def fail_after(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
@@ -45,7 +46,11 @@ class Runtime:
 
     def owner(self) -> str:
         """Who this process is, for people: host, process id, and a few random characters."""
-        return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        return f"{self.host()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+    def host(self) -> str:
+        """This machine's name, for people."""
+        return socket.gethostname()
 
     def thread_time(self) -> float:
         """Seconds of a monotonic clock that any thread may read and that no event loop virtualises."""
@@ -71,4 +76,7 @@ class SeededRuntime(Runtime):
         return base64.urlsafe_b64encode(self.rng.randbytes(12)).decode("ascii")
 
     def owner(self) -> str:
-        return f"sim:{self.seed}:{self.rng.randbytes(3).hex()}"
+        return f"{self.host()}:{self.seed}:{self.rng.randbytes(3).hex()}"
+
+    def host(self) -> str:
+        return "sim"

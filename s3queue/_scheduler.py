@@ -6,6 +6,7 @@ finds its next lease in memory; they stop as soon as enough are at hand.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from s3queue._errors import (
     Unanswered,
     WriteConflict,
 )
+from s3queue._operator import LEFT_BEHIND_AFTER
 from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
 from s3queue._plan import Plan
 from s3queue._survey import list_flags, list_locks, list_stretch
@@ -36,8 +38,6 @@ __all__ = ["Scheduler"]
 
 #: The claim-ahead of one process is at most this part of what is open, so that the last groups go to idle machines.
 _AHEAD_SHARE = 16
-#: Age from which the lock of a finished group is taken for left behind: its owner would have deleted it long since.
-_SWEEP_AFTER = 10.0
 _TROUBLE_PAUSE = 0.5
 _TROUBLE_PAUSE_MOST = 15.0
 _PASSING = (Throttled, Unanswered, WriteConflict, OutcomeUnknown)
@@ -50,6 +50,7 @@ class Scheduler:
         self.plan = Plan(options=workspace.options, rng=workspace.runtime.rng)
         self._store = workspace.store
         self._leases = workspace.leases
+        self._locks = workspace.locks
         self._catalogue = workspace.catalogue
         self._options = workspace.options
         self._runtime = workspace.runtime
@@ -251,9 +252,11 @@ class Scheduler:
                 if not isinstance(await self._claim(group, self._leases.claim), Lease):
                     self.plan.collided()
             case plans.TakeOver(group):
-                await self._claim(group, self._leases.take_over)
+                position = self.plan.index.find(group)
+                paths = () if position is None else self.plan.index.paths(position)
+                await self._claim(group, functools.partial(self._leases.take_over, paths=paths))
             case plans.Probe(group):
-                (self.plan.done if await self._leases.is_done(group) else self.plan.free)(group)
+                (self.plan.done if await self._locks.is_done(group) else self.plan.free)(group)
             case plans.ListStretch():
                 await self._list_stretch(step)
             case plans.PollLocks():
@@ -306,7 +309,7 @@ class Scheduler:
 
     async def _sweep(self, locks: dict[str, Listed], date: float) -> None:
         """Delete locks of finished groups that their owners left behind: such a lock guards nothing."""
-        old = [group for group, lock in locks.items() if date - lock.modified > _SWEEP_AFTER]
+        old = [group for group, lock in locks.items() if date - lock.modified > LEFT_BEHIND_AFTER]
         left = [keys.lock(group) for group in old if self.plan.is_done(group)]
         if not left:
             return

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-
-import anyio
+from typing import TypeVar
 
 from s3queue import _keys as keys
 from s3queue import _lease_rules as rules
 from s3queue._errors import DamagedWorkspace, NotFound
+from s3queue._events import Events
 from s3queue._index import Index
-from s3queue._model import FailedAttempt, FailedGroup, QueueStatus
+from s3queue._journal import Journal
+from s3queue._model import FailedAttempt, FailedGroup, FailedPath, QueueStatus
 from s3queue._options import QueueOptions
+from s3queue._pieces import read_journal
 from s3queue._records import Failure, LockRecord, LockState, looks_released
 from s3queue._tasks import compute, task_group
 from s3queue.stores._listing import list_pages
-from s3queue.stores._port import Listed, Page, Store
+from s3queue.stores._port import Body, Listed, Page, Store
 
-__all__ = ["Locks", "Stretch", "count", "list_failed", "list_flags", "list_history", "list_locks", "list_stretch"]
+__all__ = [
+    "ListedLocks",
+    "Stretch",
+    "all_of",
+    "batches",
+    "count",
+    "list_epochs",
+    "list_failed",
+    "list_flags",
+    "list_history",
+    "list_locks",
+    "list_stretch",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Objects read at the same time; one is at most 4 MB.
+_BATCH = 32
 
 _HEX = "0123456789abcdef"
-#: Locks read at the same time.
-_READERS = 16
+_CRASHED = "its process died while it ran"
 
 
 @dataclass(frozen=True, slots=True)
-class Locks:
+class ListedLocks:
     """All locks, by group; `date` is the store's clock at the first page."""
 
     found: dict[str, Listed]
@@ -44,14 +63,14 @@ class Stretch:
     date: float
 
 
-async def list_locks(store: Store) -> Locks:
+async def list_locks(store: Store) -> ListedLocks:
     """Every lock of the workspace, page after page (they are few: one a running group)."""
     found: dict[str, Listed] = {}
     date: float | None = None
     async for page in list_pages(store, keys.LOCKS):
         date = page.date if date is None else date
         found.update(_by_group(page.objects, keys.parse_lock))
-    return Locks(found, date or 0.0)
+    return ListedLocks(found, date or 0.0)
 
 
 async def list_flags(store: Store) -> set[str]:
@@ -127,39 +146,68 @@ async def count(store: Store, index: Index, options: QueueOptions) -> QueueStatu
     )
 
 
-async def list_failed(store: Store, index: Index) -> list[FailedGroup]:
+async def list_failed(store: Store, index: Index, events: Events) -> list[FailedGroup]:
     """Groups that are dead or wait after a failure, with the record of their last one, in the order of their names."""
     locks = await list_locks(store)
-    small = [group for group, lock in locks.found.items() if looks_released(lock.size)]
-    failed: list[FailedGroup] = []
+    small = [
+        group for group, lock in locks.found.items() if looks_released(lock.size) and index.find(group) is not None
+    ]
+    dead_or_failed = [
+        (group, lock, body)
+        async for group, lock, body in _read_locks(store, small)
+        if lock.failures or lock.state is LockState.DEAD
+    ]
 
-    async def read(group: str, lock: LockRecord) -> None:
+    async def failed(found: tuple[str, LockRecord, Body]) -> FailedGroup:
+        group, lock, body = found
         position = index.find(group)
-        if position is None or not lock.failures:
-            return
-        failed.append(
-            FailedGroup(
-                hash=group,
-                work_paths=index.paths(position),
-                dead=lock.state is LockState.DEAD,
-                failures=lock.failures,
-                last=await _attempt(store, group, lock.epoch),
-            )
+        assert position is not None, group
+        paths = index.paths(position)
+        journal = await read_journal(store, group, lock, events)
+        is_known = journal.size == len(paths)
+        return FailedGroup(
+            hash=group,
+            work_paths=paths,
+            dead=lock.state is LockState.DEAD,
+            failures=lock.failures,
+            last=await _attempt(store, group, lock.epoch) or await _last(store, group),
+            done=journal.count_done() if is_known else 0,
+            paths=tuple(_failed_paths(journal, paths)) if is_known else (),
+            age=body.date - body.modified,
         )
 
-    await _each_lock(store, small, read)
-    return sorted(failed, key=lambda group: group.hash)
+    return [group for batch in batches(dead_or_failed) for group in await all_of(batch, failed)]
+
+
+def _failed_paths(journal: Journal, paths: Sequence[str]) -> Iterator[FailedPath]:
+    for unit, path in enumerate(paths):
+        attempts, crashes = journal.tries.get(unit, 0), journal.crashes(unit)
+        error = journal.errors.get(unit, "")
+        if not journal.is_done(unit) and (attempts or crashes or error):
+            yield FailedPath(path=path, attempts=attempts, crashes=crashes, error=error or _CRASHED)
+
+
+async def _last(store: Store, group: str) -> FailedAttempt | None:
+    """Of a group that a crash made dead: the crash is on record under the epoch before."""
+    epochs = await list_epochs(store, group)
+    return await _attempt(store, group, epochs[-1]) if epochs else None
+
+
+async def list_epochs(store: Store, group: str) -> list[int]:
+    """The epochs of a group that have a failure record, from the first one on."""
+    return sorted(
+        [
+            found[1]
+            async for page in list_pages(store, keys.failure_prefix(group))
+            for item in page.objects
+            if (found := keys.parse_failure(item.key)) is not None
+        ]
+    )
 
 
 async def list_history(store: Store, group: str) -> list[FailedAttempt]:
     """Every failed attempt at a group that is on record, first to last. Unreadable records are left out."""
-    epochs = [
-        found[1]
-        async for page in list_pages(store, keys.failure_prefix(group))
-        for item in page.objects
-        if (found := keys.parse_failure(item.key)) is not None
-    ]
-    attempts = [await _attempt(store, group, epoch) for epoch in sorted(epochs)]
+    attempts = [await _attempt(store, group, epoch) for epoch in await list_epochs(store, group)]
     return [attempt for attempt in attempts if attempt is not None]
 
 
@@ -176,35 +224,48 @@ async def _attempt(store: Store, group: str, epoch: int) -> FailedAttempt | None
         kind=record.kind,
         error=record.error,
         detail=record.detail,
+        host=record.host,
+        seconds=record.seconds,
+        paths=record.paths,
     )
 
 
 async def _dead(store: Store, groups: list[str]) -> int:
-    found = 0
-
-    async def look(group: str, lock: LockRecord) -> None:
-        nonlocal found
-        found += lock.state is LockState.DEAD
-
-    await _each_lock(store, groups, look)
-    return found
+    return sum([lock.state is LockState.DEAD async for _, lock, _ in _read_locks(store, groups)])
 
 
-async def _each_lock(store: Store, groups: list[str], look: Callable[[str, LockRecord], Awaitable[None]]) -> None:
-    """Read these groups' locks, several at a time; those that are gone or unreadable are left out."""
-    limit = anyio.CapacityLimiter(_READERS)
+async def _read_locks(store: Store, groups: Sequence[str]) -> AsyncIterator[tuple[str, LockRecord, Body]]:
+    """These groups' locks, several read at a time; those that are gone or unreadable are left out."""
 
-    async def read(group: str) -> None:
-        async with limit:
-            try:
-                lock = LockRecord.decode((await store.get(keys.lock(group))).data)
-            except (NotFound, DamagedWorkspace):
-                return
-            await look(group, lock)
+    async def read(group: str) -> tuple[str, LockRecord, Body] | None:
+        try:
+            body = await store.get(keys.lock(group))
+            return group, LockRecord.decode(body.data), body
+        except (NotFound, DamagedWorkspace):
+            return None
+
+    for batch in batches(groups):
+        for found in await all_of(batch, read):
+            if found is not None:
+                yield found
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The items, as many at a time as are read at the same time."""
+    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
+
+
+async def all_of(items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
+    """`read` of each, at the same time; in the order of the items."""
+    found: dict[int, R] = {}
+
+    async def one(i: int, item: T) -> None:
+        found[i] = await read(item)
 
     async with task_group() as tasks:
-        for group in groups:
-            tasks.start_soon(read, group)
+        for i, item in enumerate(items):
+            tasks.start_soon(one, i, item)
+    return [found[i] for i in range(len(items))]
 
 
 def _by_group(objects: Iterable[Listed], parse: Callable[[str], str | None]) -> dict[str, Listed]:

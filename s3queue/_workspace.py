@@ -7,6 +7,7 @@ import anyio
 from s3queue._catalogue import Catalogue
 from s3queue._events import Events, Observer
 from s3queue._lease import Leases
+from s3queue._operator import Operator
 from s3queue._options import QueueOptions
 from s3queue._runtime import Runtime
 from s3queue._store_check import check_store
@@ -39,6 +40,8 @@ class Workspace:
         )
         self.catalogue = Catalogue(self.store.with_timeout(_INDEX_TIMEOUT), self.runtime, self.events)
         self.leases = Leases(self.store, self.options, self.runtime, self.events)
+        self.locks = self.leases.locks
+        self.operator = Operator(self.locks, self.store, self.catalogue, self.runtime, self.events)
         self._checking = anyio.Lock()
 
     async def check(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import anyio
+
 from s3queue import (
     Backend,
     Event,
@@ -28,15 +30,25 @@ class Machine:
         values = {name: getattr(OPTIONS, name) for name in OPTIONS.__slots__}
         self.bucket = bucket
         self.memory = MemoryStore(runtime, bucket, latency=0.01)
-        self.store = FaultyStore(self.memory, runtime)
+        self._plugged = True
+        self.store = FaultyStore(_Plug(self.memory, self), runtime)
         self.events: list[Event] = []
+        self.backend = Backend(self.store)
         self.queue = WorkQueue(
-            Backend(self.store),
+            self.backend,
             options=QueueOptions(**{**values, **options}),
             runtime=runtime,
             observer=self.events.append,
         )
         self.run = functools.partial(self.queue.run, handle_signals=False)
+
+    def unplug(self) -> None:
+        """From now on nothing that this process wants of the store reaches it, or comes back."""
+        self._plugged = False
+
+    @property
+    def plugged(self) -> bool:
+        return self._plugged
 
     def saw(self, name: str) -> list[Event]:
         return [event for event in self.events if event.name == name]
@@ -45,6 +57,12 @@ class Machine:
         found, _ = self.bucket.slice(keys.FLAGS, None, 10**6)
         return {item.key: Flag.decode(self.bucket.find(item.key).data) for item in found}
 
+    async def results(self) -> dict[str, Any]:
+        """What the queue shows of each path's result; each path once."""
+        found = [result async for result in self.queue.results()]
+        assert len({result.path for result in found}) == len(found), "a path appears twice"
+        return {result.path: result.result for result in found}
+
     def locks(self) -> list[LockRecord]:
         found, _ = self.bucket.slice(keys.LOCKS, None, 10**6)
         return [LockRecord.decode(self.bucket.find(item.key).data) for item in found]
@@ -52,6 +70,26 @@ class Machine:
     def failures(self) -> list[Failure]:
         found, _ = self.bucket.slice(keys.FAILURES, None, 10**6)
         return [Failure.decode(self.bucket.find(item.key).data) for item in found]
+
+
+class _Plug:
+    """The cable of a machine."""
+
+    def __init__(self, store: MemoryStore, machine: Machine) -> None:
+        self._store = store
+        self._machine = machine
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if not callable(value):
+            return value
+
+        async def call(*args: object, **kwargs: object) -> object:
+            if not self._machine.plugged:
+                await anyio.sleep_forever()
+            return await value(*args, **kwargs)
+
+        return call
 
 
 async def machine(paths: int, per_group: int = 1, **options: Any) -> Machine:

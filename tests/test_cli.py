@@ -70,7 +70,9 @@ def counts(capsys: pytest.CaptureFixture[str], workspace: str = "ws") -> dict[st
 
 
 def results(workspace: Path) -> list[Any]:
-    return [json.loads(flag.read_bytes())["result"] for flag in (workspace / "done_flags").iterdir()]
+    output = workspace.parent / "results.jsonl"
+    assert run(["results", str(workspace), "--output", str(output)]) == 0
+    return [json.loads(line)["result"] for line in output.read_text().splitlines()]
 
 
 def failure_records(workspace: Path) -> list[dict[str, Any]]:
@@ -89,7 +91,7 @@ def test_populate_from_globs(folder: Path, capsys: pytest.CaptureFixture[str]) -
         "complete": False,
     }  # fmt: skip
     assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
-    assert sorted(path for group in results(folder / "ws") for path in group) == sorted(
+    assert sorted(results(folder / "ws")) == sorted(
         str(folder / name).upper() for name in ("in/a.txt", "in/b.txt", "in/deep/c.txt", "in/d.pdf")
     )
 
@@ -103,7 +105,7 @@ def test_populate_from_a_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert run(["populate", "ws", "--from-file", "-"]) == 0
 
     run(["work", "ws", "--handler", "jobs_of_test:shout"])
-    assert sorted(results(folder / "ws")) == [["FROM STDIN"], ["S3://B/A B.PDF"], ["S3://B/Ü,1.PDF"]]
+    assert sorted(results(folder / "ws")) == ["FROM STDIN", "S3://B/A B.PDF", "S3://B/Ü,1.PDF"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_work_per_group(folder: Path) -> None:
     assert run(["run", "ws", "--from-file", "list", "--items-per-group", "3", "--per", "group",
                 "--handler", "jobs_of_test:size"]) == 0  # fmt: skip
 
-    assert results(folder / "ws") == [3]
+    assert results(folder / "ws") == [3, 3, 3]
 
 
 def test_a_command_gets_its_path_unchanged(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,13 +201,15 @@ def test_failures_and_retry(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
     assert run(["failures", "ws"]) == 0
     table = capsys.readouterr().out
-    assert table.count("dead    1 paths, 1 failed attempts") == 2
+    assert table.count("dead    1 paths, 0 done, 1 failed attempts, 0 s ago") == 2
     assert table.count("ValueError: no such luck · path: ") == 2
+    assert table.count("(1 attempts): ValueError: no such luck") == 2
     assert run(["failures", "ws", "--json"]) == 0
     groups = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {tuple(group["work_paths"]) for group in groups} == {("a",), ("b",)}
-    assert run(["failures", "ws", groups[0]["hash"]]) == 0
-    assert "Traceback (most recent call last)" in capsys.readouterr().out
+    for show in (["failures", "ws", groups[0]["hash"]], ["failures", "ws", "show", groups[0]["hash"]]):
+        assert run(show) == 0
+        assert "Traceback (most recent call last)" in capsys.readouterr().out
     for wrong in (["retry", "ws"], ["retry", "ws", "--all", "--error", "x"], ["retry", "ws", "--error", "("]):
         assert run(wrong) == 2
     capsys.readouterr()

@@ -11,7 +11,7 @@ from s3queue import _keys as keys
 GROUP = "0123456789abcdef0123456789abcdef01234567"
 groups = st.text("0123456789abcdef", min_size=40, max_size=40)
 quick = settings(derandomize=True, deadline=None, max_examples=100)
-PARSERS = (keys.parse_lock, keys.parse_flag, keys.parse_failure)
+PARSERS = (keys.parse_lock, keys.parse_flag, keys.parse_failure, keys.parse_piece)
 
 
 def test_the_layout_is_olmocrs() -> None:
@@ -20,6 +20,7 @@ def test_the_layout_is_olmocrs() -> None:
     assert keys.lock(GROUP) == f"worker_locks/worker_{GROUP}.lock"
     assert keys.flag(GROUP) == f"done_flags/done_{GROUP}.flag"
     assert keys.failure(GROUP, 3) == f"failed_flags/failed_{GROUP}.3.json"
+    assert keys.piece(GROUP, 3, 1) == f"results/result_{GROUP}.3.1.json"
 
 
 @quick
@@ -28,9 +29,10 @@ def test_a_key_is_parsed_to_what_it_was_built_from(group: str, epoch: int) -> No
     """And by its own parser only."""
     lock, flag, failure = keys.lock(group), keys.flag(group), keys.failure(group, epoch)
 
-    assert [parse(lock) for parse in PARSERS] == [group, None, None]
-    assert [parse(flag) for parse in PARSERS] == [None, group, None]
-    assert [parse(failure) for parse in PARSERS] == [None, None, (group, epoch)]
+    assert [parse(lock) for parse in PARSERS] == [group, None, None, None]
+    assert [parse(flag) for parse in PARSERS] == [None, group, None, None]
+    assert [parse(failure) for parse in PARSERS] == [None, None, (group, epoch), None]
+    assert [parse(keys.piece(group, epoch, 7)) for parse in PARSERS] == [None, None, None, (group, epoch, 7)]
 
 
 @quick
@@ -42,6 +44,7 @@ def test_a_key_starts_with_its_prefixes(group: str, digits: int) -> None:
     assert keys.flag(group).startswith(keys.flag_prefix(group[:digits]))
     assert keys.failure(group, 1).startswith(keys.FAILURES)
     assert keys.failure(group, 1).startswith(keys.failure_prefix(group))
+    assert keys.piece(group, 1, 0).startswith(keys.RESULTS)
 
 
 @quick
@@ -80,14 +83,14 @@ def test_keys_are_in_the_order_of_their_groups(one: str, other: str) -> None:
 )
 def test_other_peoples_objects_are_nobodys(key: str) -> None:
     """Only exactly our names are ours (B35)."""
-    assert [parse(key) for parse in PARSERS] == [None, None, None]
+    assert [parse(key) for parse in PARSERS] == [None] * 4
 
 
 @quick
 @given(st.text())
 def test_any_text_is_parsed_without_an_error(key: str) -> None:
     """Keys come from stores, where anybody may have put anything."""
-    assert [parse(key) for parse in PARSERS] == [None, None, None]
+    assert [parse(key) for parse in PARSERS] == [None] * 4
 
 
 def test_the_scratch_keys_are_apart() -> None:

@@ -16,12 +16,13 @@ PACKAGE = Path(s3queue.__file__).parent
 LAYERS: dict[str, int] = {
     **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_tasks"], 0),
     "stores": 1,
-    **dict.fromkeys(["_keys", "_index", "_records"], 2),
+    **dict.fromkeys(["_keys", "_index", "_progress", "_records"], 2),
     **dict.fromkeys(
-        ["_lease_rules", "_intent", "_outcomes", "_lease", "_catalogue", "_survey", "_store_check", "_workspace"], 3
+        ["_lease_rules", "_intent", "_journal", "_outcomes", "_pieces", "_evidence", "_locks", "_lease"], 3
     ),
+    **dict.fromkeys(["_operator", "_survey", "_results", "_inspection", "_catalogue", "_store_check", "_workspace"], 3),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_claims"], 4),
-    **dict.fromkeys(["_backend", "_handlers", "_watchdog", "_pool", "_queue"], 5),
+    **dict.fromkeys(["_backend", "_handlers", "_turns", "_attempt", "_watchdog", "_pool", "_queue"], 5),
     **dict.fromkeys(["cli", "testing", "__main__", "__init__"], 6),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -70,7 +71,9 @@ def test_the_table_is_complete() -> None:
     assert {unit(path.relative_to(PACKAGE).with_suffix("").parts) for path in MODULES} == set(LAYERS)
 
 
-@pytest.mark.parametrize("name", ["_keys", "_index", "_records", "_lease_rules", "_plan", "_options", "_errors"])
+@pytest.mark.parametrize(
+    "name", ["_keys", "_index", "_progress", "_records", "_lease_rules", "_journal", "_plan", "_options", "_errors"]
+)
 def test_what_is_pure_stays_so(name: str) -> None:
     """Decisions and codecs do no I/O, wait for nothing, and read no clock."""
     tree = ast.parse((PACKAGE / f"{name}.py").read_text())

@@ -135,16 +135,16 @@ def test_ages_are_of_one_clock(offset: float) -> None:
 
 @quick
 @given(locks, st.booleans(), st.booleans(), st.floats(allow_nan=True, allow_infinity=True))
-def test_the_epoch_never_goes_back(record: LockRecord, crashed: bool, permanent: bool, wait: float) -> None:
+def test_the_epoch_never_goes_back(record: LockRecord, saved: bool, dead: bool, wait: float) -> None:
     """Each owner's is one more than the last one's; whatever it does with the lock keeps it."""
-    taken = rules.taken_over(record, token=TOKEN, owner="me", ttl=60.0, since="", crashed=crashed)
+    taken = rules.taken_over(record, token=TOKEN, owner="me", ttl=60.0, since="")
 
     assert taken.epoch == record.epoch + 1
     for after in (
         rules.renewed(taken, token="u" * 16),
-        rules.released(taken, token="u" * 16, wait=wait),
-        rules.failed(taken, token="u" * 16, permanent=permanent, options=OPTIONS),
-        rules.buried(taken, token="u" * 16),
+        rules.released(taken, token="u" * 16, wait=wait, saved=saved),
+        rules.failed(taken, token="u" * 16, dead=dead, options=OPTIONS, saved=saved),
+        rules.buried(taken, token="u" * 16, saved=saved),
         rules.revived(taken, token="u" * 16),
     ):
         assert after.epoch == taken.epoch
@@ -153,14 +153,14 @@ def test_the_epoch_never_goes_back(record: LockRecord, crashed: bool, permanent:
 
 
 @quick
-@given(locks, st.booleans(), st.floats(allow_nan=True, allow_infinity=True))
-def test_what_is_left_behind_looks_released(record: LockRecord, permanent: bool, wait: float) -> None:
+@given(locks, st.booleans(), st.booleans(), st.floats(allow_nan=True, allow_infinity=True))
+def test_what_is_left_behind_looks_released(record: LockRecord, saved: bool, dead: bool, wait: float) -> None:
     """Whatever lock was found, and whatever was asked for: a listing tells ours from a live one, and it is readable."""
     options = QueueOptions(max_attempts=1000, backoff=600, backoff_max=86_400)
     for after in (
-        rules.released(record, token=TOKEN, wait=wait),
-        rules.failed(record, token=TOKEN, permanent=permanent, options=options),
-        rules.buried(record, token=TOKEN),
+        rules.released(record, token=TOKEN, wait=wait, saved=saved),
+        rules.failed(record, token=TOKEN, dead=dead, options=options, wait=wait, saved=saved),
+        rules.buried(record, token=TOKEN, saved=saved),
         rules.revived(record, token=TOKEN),
     ):
         data = after.encode()
@@ -170,33 +170,45 @@ def test_what_is_left_behind_looks_released(record: LockRecord, permanent: bool,
 
 def test_failures_travel_with_the_lock() -> None:
     """From owner to owner, through releases and take-overs; only a retry by a person forgets them."""
-    first = rules.taken_over(lock(LockState.FREE), token=TOKEN, owner="a", ttl=60.0, since="", crashed=False)
-    failed = rules.failed(first, token=TOKEN, permanent=False, options=OPTIONS)
-    second = rules.taken_over(failed, token=TOKEN, owner="b", ttl=90.0, since="", crashed=False)
+    first = rules.taken_over(lock(LockState.FREE), token=TOKEN, owner="a", ttl=60.0, since="")
+    failed = rules.failed(first, token=TOKEN, dead=False, options=OPTIONS)
+    second = rules.taken_over(failed, token=TOKEN, owner="b", ttl=90.0, since="")
     released = rules.released(rules.renewed(second, token=TOKEN), token=TOKEN)
-    third = rules.taken_over(released, token=TOKEN, owner="c", ttl=60.0, since="", crashed=False)
-    crashed = rules.taken_over(third, token=TOKEN, owner="d", ttl=60.0, since="", crashed=True)
+    third = rules.taken_over(released, token=TOKEN, owner="c", ttl=60.0, since="")
 
-    assert [record.failures for record in (first, failed, second, released, third, crashed)] == [0, 1, 1, 1, 1, 2]
+    assert [record.failures for record in (first, failed, second, released, third)] == [0, 1, 1, 1, 1]
     assert (second.owner, second.ttl, second.beat, second.backoff) == ("b", 90.0, 0, 0)
-    assert rules.buried(crashed, token=TOKEN).failures == 3
-    assert rules.revived(crashed, token=TOKEN).failures == 0
+    assert rules.buried(third, token=TOKEN).failures == 1
+    assert rules.revived(third, token=TOKEN).failures == 0
 
 
-@pytest.mark.parametrize(("failures", "state"), [(0, LockState.FREE), (1, LockState.FREE), (2, LockState.DEAD)])
-def test_a_group_that_fails_too_often_is_dead(failures: int, state: LockState) -> None:
-    """At `max_attempts` failures, and then without a back-off."""
-    after = rules.failed(lock(LockState.HELD, failures=failures), token=TOKEN, permanent=False, options=OPTIONS)
-
-    assert after.state is state
-    assert (after.backoff == 0) == (state is LockState.DEAD)
+@pytest.mark.parametrize(("failures", "last"), [(0, False), (1, False), (2, True), (3, True)])
+def test_the_last_attempt(failures: int, last: bool) -> None:
+    """At `max_attempts` failures a group that is tried as a whole is dead."""
+    assert rules.is_last_attempt(lock(LockState.HELD, failures=failures), OPTIONS) is last
 
 
-def test_a_permanent_failure_is_dead_at_once() -> None:
-    """However few attempts there were."""
-    after = rules.failed(lock(LockState.HELD), token=TOKEN, permanent=True, options=OPTIONS)
+@pytest.mark.parametrize(
+    ("dead", "wait", "backoff"), [(False, 0, 10), (False, 60, 60), (False, 1e9, 86_400), (True, 60, 0)]
+)
+def test_what_a_failure_leaves(dead: bool, wait: float, backoff: int) -> None:
+    """A dead group has no back-off; another waits for it, or longer if it was asked for."""
+    after = rules.failed(lock(LockState.HELD), token=TOKEN, dead=dead, wait=wait, options=OPTIONS)
 
-    assert (after.state, after.failures, after.backoff) == (LockState.DEAD, 1, 0)
+    assert (after.state, after.failures, after.backoff) == (LockState.DEAD if dead else LockState.FREE, 1, backoff)
+
+
+def test_a_retry_keeps_what_is_done() -> None:
+    """The lock says that there is progress, and that its failures are forgiven; the next owner's says so no more."""
+    dead = rules.buried(lock(LockState.HELD, failures=3), token=TOKEN, saved=True)
+    revived = rules.revived(dead, token=TOKEN)
+    taken = rules.taken_over(revived, token=TOKEN, owner="a", ttl=60.0, since="")
+
+    assert [(one.saved, one.forgiven) for one in (dead, revived, taken)] == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from s3queue import DamagedWorkspace, HandlerError
 from s3queue._lease_rules import failed, released
 from s3queue._options import QueueOptions
+from s3queue._progress import RESULTS_LIMIT
 from s3queue._records import (
     DETAIL_LIMIT,
     RELEASED_LIMIT,
-    RESULT_LIMIT,
     Failure,
     Flag,
     LockRecord,
@@ -68,9 +68,7 @@ def test_a_released_lease_is_small(epoch: int, fails: bool) -> None:
     lock = LockRecord(state=LockState.HELD, token="x" * 16, epoch=epoch, failures=997, ttl=120.0)
     for _ in range(3):
         lock = (
-            failed(lock, token=TOKEN, permanent=False, options=options)
-            if fails
-            else released(lock, token=TOKEN, wait=1e9)
+            failed(lock, token=TOKEN, dead=False, options=options) if fails else released(lock, token=TOKEN, wait=1e9)
         )
         assert looks_released(len(lock.encode()))
         assert LockRecord.decode(lock.encode()) == lock
@@ -120,13 +118,13 @@ def test_olmocrs_empty_bodies() -> None:
 def test_unknown_fields_are_ignored() -> None:
     """A later version may add fields."""
     lock = LockRecord(state=LockState.HELD, token=TOKEN, epoch=1, ttl=9.0)
-    fields = {**json.loads(lock.encode()), "v": 7, "progress": "AAAA", "new": {"a": [1]}}
+    fields = {**json.loads(lock.encode()), "v": 7, "new": {"a": [1]}}
     assert LockRecord.decode(json.dumps(fields).encode()) == lock
 
     free = LockRecord(state=LockState.FREE, token=TOKEN, epoch=1, failures=2, backoff=3)
     assert LockRecord.decode(json.dumps({**json.loads(free.encode()), "new": None}).encode()) == free
     flag = Flag(token=TOKEN, epoch=1, result=[1])
-    assert Flag.decode(json.dumps({**json.loads(flag.encode()), "pieces": [], "v": 2}).encode()) == flag
+    assert Flag.decode(json.dumps({**json.loads(flag.encode()), "newer": [], "v": 2}).encode()) == flag
 
 
 @pytest.mark.parametrize(
@@ -256,10 +254,10 @@ def test_a_result_that_is_no_json(result: Any) -> None:
 
 def test_a_result_has_a_bound() -> None:
     """Large results belong into the store, and the error says so."""
-    flag = Flag(token=TOKEN, epoch=1, result="x" * (RESULT_LIMIT - 200))
+    flag = Flag(token=TOKEN, epoch=1, result="x" * (RESULTS_LIMIT - 200))
     assert Flag.decode(flag.encode()) == flag
     with pytest.raises(HandlerError, match="return a reference"):
-        Flag(token=TOKEN, epoch=1, result="x" * RESULT_LIMIT).encode()
+        Flag(token=TOKEN, epoch=1, result="x" * RESULTS_LIMIT).encode()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from s3queue import AccessDenied, LeaseLost, OutcomeUnknown
 from s3queue import _keys as keys
+from s3queue._journal import WHOLE
 from s3queue._outcomes import Busy, Completed, GroupDead, Lease
 from s3queue._records import Failure, Flag, LockState
 from s3queue.stores import CREATE, OVERWRITE
@@ -42,7 +43,7 @@ async def test_a_live_lease_is_not_taken() -> None:
     lease = await slow.leases.take_over(GROUP)
 
     assert isinstance(lease, Lease)
-    assert (lease.epoch, lease.record.failures) == (2, 1)
+    assert (lease.epoch, lease.record.failures, lease.journal.suspect) == (2, 0, True)
 
 
 @virtual
@@ -204,21 +205,56 @@ async def test_failures_wait_and_end() -> None:
 
 @virtual
 async def test_crashes_count() -> None:
-    """A group whose owners keep dying is dead after as many crashes as it may fail, each recorded once (B29)."""
+    """A group whose owners died three times in a row while they ran it is dead, each crash recorded once (B29)."""
     w = World()
-    await claimed(w.owner())
+    a = w.owner()
+    lease: object = await claimed(a)
     for epoch in (2, 3):
         await anyio.sleep(60)
-        lease = await w.owner().leases.take_over(GROUP)
+        a = w.owner()
+        lease = await a.leases.take_over(GROUP)
         assert isinstance(lease, Lease)
-        assert (lease.epoch, lease.record.failures) == (epoch, epoch - 1)
+        assert (lease.epoch, lease.record.failures, lease.journal.crashes(WHOLE)) == (epoch, 0, epoch - 1)
+        await a.leases.name(lease, WHOLE)
     await anyio.sleep(60)
 
     assert isinstance(await w.owner().leases.take_over(GROUP), GroupDead)
 
     records = [Failure.decode(w.bucket.find(keys.failure(GROUP, epoch)).data) for epoch in (1, 2, 3)]
     assert {record.kind for record in records} == {"lease expired"}
+    assert {record.host for record in records} == {"sim"}
     assert w.lock().state is LockState.DEAD
+
+
+@virtual
+async def test_preemptions_bury_nobody() -> None:
+    """Owners that die before they say what they run prove nothing against the group, however many they are."""
+    w = World()
+    await claimed(w.owner())
+    for epoch in range(2, 20):
+        await anyio.sleep(60)
+        lease = await w.owner().leases.take_over(GROUP)
+        assert isinstance(lease, Lease)
+        assert (lease.epoch, lease.record.failures, lease.journal.crashes(WHOLE)) == (epoch, 0, 1)
+
+
+@virtual
+async def test_a_failure_ends_a_row_of_crashes() -> None:
+    """Whoever fails in good order has survived: the next crash is a first one."""
+    w = World()
+    await claimed(w.owner())
+    for crashes in (1, 2):
+        await anyio.sleep(60)
+        a = w.owner()
+        lease = await a.leases.take_over(GROUP)
+        assert isinstance(lease, Lease)
+        assert lease.journal.crashes(WHOLE) == crashes
+        await a.leases.name(lease, WHOLE)
+    await a.leases.fail(lease, "boom", dead=False)
+    await anyio.sleep(60)
+    again = await w.owner().leases.take_over(GROUP)
+    assert isinstance(again, Lease)
+    assert again.journal.crashes(WHOLE) == 0
 
 
 @virtual
@@ -278,4 +314,4 @@ async def test_a_lock_of_olmocr() -> None:
     lease = await a.leases.take_over(GROUP)
 
     assert isinstance(lease, Lease)
-    assert (lease.epoch, lease.record.failures) == (1, 1)
+    assert (lease.epoch, lease.record.failures, lease.journal.suspect) == (1, 0, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from anyio.abc import ByteReceiveStream, Process
 from s3queue._errors import ConfigurationError, HandlerError
 from s3queue._handlers import Handler, current_item
 from s3queue._model import WorkItem
+from s3queue._progress import RESULT_LIMIT
+from s3queue._tasks import task_group
 
 __all__ = ["command_handler", "import_handler"]
 
@@ -42,19 +45,21 @@ def import_handler(name: str) -> Handler:
     return found  # type: ignore[no-any-return]
 
 
-def command_handler(command: Sequence[str]) -> Callable[[WorkItem | str], Awaitable[None]]:
+def command_handler(command: Sequence[str], *, keep_stdout: bool = False) -> Callable[[WorkItem | str], Awaitable[Any]]:
     """A handler that runs `command` with each ``{}`` replaced by the path; of a whole group, by all its paths.
 
     No shell is involved. Exit code 0 is success. The command finds the group's name and epoch in ``S3QUEUE_HASH`` and
-    ``S3QUEUE_EPOCH``. Raises `ConfigurationError` if there is no ``{}``.
+    ``S3QUEUE_EPOCH``. With `keep_stdout` its standard output is the result: as JSON if it is that, else as text.
+    Raises `ConfigurationError` if there is no ``{}``.
     """
     if not any("{}" in part for part in command[1:]):
         raise ConfigurationError("the command has no {}: write it where the path belongs, as in -- wc -w {}")
 
-    async def run_command(work: WorkItem | str) -> None:
+    async def run_command(work: WorkItem | str) -> Any:
         item = current_item()
         environment = {**os.environ, "S3QUEUE_HASH": item.hash, "S3QUEUE_EPOCH": str(item.epoch)}
-        await _run(_filled(command, work), environment)
+        output = await _run(_filled(command, work), environment, keep_stdout)
+        return _parsed(output) if keep_stdout else None
 
     run_command.__qualname__ = command[0]
     return run_command
@@ -72,36 +77,62 @@ def _filled(command: Sequence[str], work: WorkItem | str) -> list[str]:
     return filled
 
 
-async def _run(command: list[str], environment: dict[str, str]) -> None:
+async def _run(command: list[str], environment: dict[str, str], keep_stdout: bool) -> bytes:
+    """Its standard output, if that is wanted. Raises `HandlerError` unless it ends with exit code 0."""
     try:
         # A session of its own: the terminal's Ctrl-C is for us to handle, and a kill reaches what the command started.
         process = await anyio.open_process(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=None,
+            stdout=subprocess.PIPE if keep_stdout else None,
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         raise HandlerError(f"{command[0]} cannot be started: {error}", detail="") from error
+    output, errors = _Collected(RESULT_LIMIT + 1, tail=False), _Collected(_TAIL, tail=True)
     try:
-        assert process.stderr is not None
-        tail = await _tail(process.stderr)
+        async with task_group() as tasks:
+            tasks.start_soon(output.read, process.stdout)
+            tasks.start_soon(errors.read, process.stderr)
         code = await process.wait()
     finally:
         await _end(process)
+    told = errors.data.decode("utf-8", "replace")
     if code != 0:
         what = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
-        last = tail.strip().splitlines()[-1:] or [""]
-        raise HandlerError(f"{command[0]}: {what}: {last[0]}".rstrip(": "), detail=tail)
+        last = told.strip().splitlines()[-1:] or [""]
+        raise HandlerError(f"{command[0]}: {what}: {last[0]}".rstrip(": "), detail=told)
+    if len(output.data) > RESULT_LIMIT:
+        raise HandlerError(
+            f"{command[0]}: its output is more than {RESULT_LIMIT:,} bytes: write it to the store and print a reference"
+        )
+    return output.data
 
 
-async def _tail(stream: ByteReceiveStream) -> str:
-    kept = b""
-    async for chunk in stream:
-        kept = (kept + chunk)[-_TAIL:]
-    return kept.decode("utf-8", "replace")
+class _Collected:
+    """What a command writes: the first bytes, or the last ones; the rest is read and dropped."""
+
+    def __init__(self, limit: int, *, tail: bool) -> None:
+        self.data = b""
+        self._limit = limit
+        self._tail = tail
+
+    async def read(self, stream: ByteReceiveStream | None) -> None:
+        if stream is None:
+            return
+        async for chunk in stream:
+            both = self.data + chunk
+            self.data = both[-self._limit :] if self._tail else both[: self._limit]
+
+
+def _parsed(output: bytes) -> Any:
+    text = output.decode("utf-8", "replace").strip()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 async def _end(process: Process) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import re
 import sysconfig
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from s3queue._errors import DamagedWorkspace
-from s3queue._index import Index
-from s3queue._keys import FLAGS, INDEX, flag
-from s3queue._records import Flag
+from s3queue._model import PathResult
 
-__all__ = ["collect_results", "count_words", "sources"]
+__all__ = ["count_words", "sources", "write_table"]
 
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -28,22 +27,15 @@ def count_words(path: str) -> dict[str, int]:
     return {"words": len(words), "different": len({word.lower() for word in words})}
 
 
-def collect_results(workspace: Path) -> tuple[Path, int, int]:
-    """Write the results that the done flags hold as a table; returns it, the number of files, and of words."""
-    table = workspace / "word-counts.csv"
-    index = Index.decode((workspace / INDEX).read_bytes())
+async def write_table(results: AsyncIterator[PathResult], table: Path) -> tuple[int, int]:
+    """Write the results as a table; returns the number of files, and of words."""
     files = words = 0
     with table.open("w", newline="", encoding="utf-8") as output:
         rows = csv.writer(output)
         rows.writerow(["path", "words", "different"])
-        for group, paths in index:
-            done = workspace / flag(group)
-            if not done.exists():
-                continue
-            result = Flag.decode(done.read_bytes()).result
-            if not isinstance(result, list) or len(result) != len(paths):
-                raise DamagedWorkspace(f"{workspace / FLAGS} holds completions that are not this demo's")
-            for path, counts in zip(paths, result, strict=True):
-                rows.writerow([path, counts["words"], counts["different"]])
-                files, words = files + 1, words + counts["words"]
-    return table, files, words
+        async for one in results:
+            if not isinstance(one.result, dict) or not isinstance(one.result.get("words"), int):
+                raise DamagedWorkspace(f"{table.parent} holds completions that are not this demo's")
+            rows.writerow([one.path, one.result["words"], one.result.get("different")])
+            files, words = files + 1, words + one.result["words"]
+    return files, words

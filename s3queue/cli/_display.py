@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s3queue._events import Event
-from s3queue._model import FailedAttempt, FailedGroup, QueueStatus, RunSummary
+from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
 
-__all__ = ["Display", "show_failures", "show_history", "show_status", "show_summary"]
+__all__ = ["Display", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
 
 _PLAIN_EVERY = 5.0
+#: Failed paths of one group that a table shows.
+_PATHS_MOST = 10
 
 
 class Display(logging.Handler):
@@ -114,28 +116,51 @@ def show_summary(console: Console, summary: RunSummary) -> None:
 
 
 def show_failures(console: Console, failures: Sequence[FailedGroup]) -> None:
-    """A line a group, and one for its last error."""
+    """A line a group, one for its last error, and one for each of its failed paths."""
     for group in failures:
         state = "dead" if group.dead else "waiting"
-        console.print(
-            f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.failures} failed attempts",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+        _line(
+            console,
+            f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.done} done, "
+            f"{group.failures} failed attempts, {_ago(group.age)} ago",
         )
         if group.last is not None:
-            told = f"    {group.last.at}  {group.last.kind}: {group.last.error}"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            _line(console, f"    {group.last.at}  {group.last.kind}: {group.last.error}")
+        for path in group.paths[:_PATHS_MOST]:
+            crashes = f", {path.crashes} crashes" if path.crashes else ""
+            _line(console, f"    {path.path}  ({path.attempts} attempts{crashes}): {path.error}")
+        if len(group.paths) > _PATHS_MOST:
+            _line(console, f"    and {len(group.paths) - _PATHS_MOST} more paths: see --json")
     console.print(f"{len(failures)} groups", markup=False)
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """A line a finding."""
+    for one in findings:
+        _line(console, f"{one.kind}: {one.where}: {one.detail}")
+    console.print(f"{len(findings)} findings" if findings else "consistent", markup=False)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def show_history(console: Console, attempts: Sequence[FailedAttempt]) -> None:
     """Each attempt in full."""
     for one in attempts:
-        head = (
-            f"epoch {one.epoch}, failure {one.attempt}, {one.at}, by {one.owner}\n{one.kind}: {one.error}\n{one.detail}"
-        )
-        console.print(head, markup=False, highlight=False, soft_wrap=True)
+        took = f" after {one.seconds:.1f} s" if one.seconds is not None else ""
+        _line(console, f"epoch {one.epoch}, attempt {one.attempt}, {one.at}, by {one.owner}{took}")
+        _line(console, f"{one.kind}: {one.error}")
+        for path in one.paths:
+            _line(console, f"    {path}")
+        _line(console, one.detail)
     console.print(f"{len(attempts)} failed attempts on record", markup=False)
 
 

@@ -1,0 +1,244 @@
+"""One attempt at one leased group: runs what is left of it, keeps its journal, and ends the lease as things went.
+
+A group whose owner crashed is under suspicion: its units run one after the other, each named in the lock before it
+starts, and one that may be to blame for several crashes gets its last chance alone in the process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from s3queue._claims import Claims
+from s3queue._errors import (
+    HandlerError,
+    LeaseLost,
+    OutcomeUnknown,
+    PermanentError,
+    RetryLater,
+    StoreError,
+)
+from s3queue._handlers import Runner
+from s3queue._journal import WHOLE, Journal
+from s3queue._model import WorkItem
+from s3queue._outcomes import Lease
+from s3queue._progress import Json, result_json
+from s3queue._records import describe
+from s3queue._tasks import task_group
+from s3queue._turns import Turns
+from s3queue._workspace import Workspace
+
+__all__ = ["Attempt", "Attempts", "Tally"]
+
+#: How often, and how far apart, a completion is tried that the store does not accept or does not acknowledge.
+_COMPLETE_TRIES = 3
+_COMPLETE_PAUSE = 1.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """How attempts ended."""
+
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One leased group, being worked on."""
+
+    lease: Lease
+    item: WorkItem
+    #: What is left to run.
+    units: list[int]
+    #: Units that may run at the same time, and so how much of the pool this takes.
+    load: int
+    errors: dict[int, Exception] = field(default_factory=dict)
+    result: Json | None = None
+
+    @property
+    def journal(self) -> Journal:
+        return self.lease.journal
+
+
+class Attempts:
+    """Runs one handler over leased groups."""
+
+    def __init__(self, workspace: Workspace, claims: Claims, runner: Runner, *, workers: int, per_path: bool) -> None:
+        self._runtime = workspace.runtime
+        self._options = workspace.options
+        self._events = workspace.events
+        self._claims = claims
+        self._runner = runner
+        self._workers = workers
+        self._per_path = per_path
+        self._turns = Turns(workers)
+        self.tally = Tally()
+
+    def attempt(self, lease: Lease) -> Attempt:
+        """What is to be done about a lease."""
+        item = self._claims.item(lease)
+        units = self._units(lease, len(item.work_paths)) if self._per_path else [WHOLE]
+        return Attempt(lease, item, units, 1 if lease.journal.suspect else len(units))
+
+    def _units(self, lease: Lease, paths: int) -> list[int]:
+        if not lease.journal.fits(paths):
+            self._events.emit("progress.lost", logging.WARNING, hash=lease.group, error="it is about another group")
+            lease.journal = Journal()
+        lease.journal.begin(paths)
+        return lease.journal.left(self._options.max_crashes)
+
+    async def run(self, attempt: Attempt, *, on_unit: Callable[[Attempt], None]) -> None:
+        """Run its units, telling `on_unit` of each that has ended.
+
+        Raises `LeaseLost`, `OutcomeUnknown` or a store's error if the lock cannot name a unit."""
+        attempt.lease.began = self._runtime.monotonic()
+        if attempt.journal.suspect:
+            for unit in attempt.units:
+                await self._run_named(attempt, unit)
+            return
+        units = iter(attempt.units)
+        async with task_group() as tasks:
+            for _ in range(min(self._workers, len(attempt.units))):
+                tasks.start_soon(self._lane, attempt, units, on_unit)
+
+    async def _lane(self, attempt: Attempt, units: Iterator[int], on_unit: Callable[[Attempt], None]) -> None:
+        for unit in units:
+            await self._turns.take()
+            try:
+                await self._run_unit(attempt, unit)
+            finally:
+                self._turns.give()
+                on_unit(attempt)
+
+    async def _run_named(self, attempt: Attempt, unit: int) -> None:
+        last_chance = attempt.journal.crashes(unit) + 1 >= self._options.max_crashes
+        async with self._turns.alone() if last_chance else self._turns.shared():
+            await self._claims.name(attempt.lease, unit)
+            await self._run_unit(attempt, unit)
+            attempt.journal.running = None
+
+    async def _run_unit(self, attempt: Attempt, unit: int) -> None:
+        group = attempt.item.hash
+        argument: Any = attempt.item if unit == WHOLE else attempt.item.work_paths[unit]
+        try:
+            result = await self._runner(attempt.item, argument)
+            if unit == WHOLE:
+                attempt.result = result_json(result)
+                return
+            attempt.journal.finished(unit, result, self._runtime.monotonic())
+        except Exception as error:
+            attempt.errors[unit] = error
+            if unit != WHOLE:
+                self._path_failed(attempt, unit, error)
+        else:
+            self._events.emit("path.done", hash=group, path=argument)
+        self._claims.keeper.news(attempt.lease)
+
+    def _path_failed(self, attempt: Attempt, unit: int, error: Exception) -> None:
+        journal, path = attempt.journal, attempt.item.work_paths[unit]
+        counts = not isinstance(error, RetryLater)
+        last = journal.tries.get(unit, 0) + 1 >= self._options.max_attempts
+        final = isinstance(error, PermanentError) or (counts and last)
+        kind, line, _ = describe(error)
+        error.add_note(f"path: {path}")
+        journal.failed(unit, f"{kind}: {line}", self._runtime.monotonic(), final=final, counts=counts)
+        self._events.emit("path.failed", hash=attempt.item.hash, path=path, error=f"{kind}: {line}", dead=final)
+
+    # The end of it.
+
+    async def end(self, attempt: Attempt) -> None:
+        """Complete, fail, release or bury the group, whose units have all run."""
+        errors = list(attempt.errors.values())
+        if not self._per_path:
+            await (self._fail(attempt, errors[0], dead=None) if errors else self._complete(attempt))
+        elif attempt.journal.complete:
+            await self._complete(attempt)
+        elif not attempt.journal.left(self._options.max_crashes):
+            await self._give_up(attempt)
+        else:
+            await self._fail(attempt, _together(errors, len(attempt.units)), dead=False)
+
+    async def interrupted(self, attempt: Attempt) -> None:
+        """The work was cancelled: the lease is lost, or handed back."""
+        if not attempt.lease.valid(self._runtime.monotonic()):
+            self.lost(attempt)
+            return
+        try:
+            await self._claims.release(attempt.lease)
+        except (LeaseLost, OutcomeUnknown, StoreError) as error:
+            self.left(attempt, error)
+
+    async def _complete(self, attempt: Attempt) -> None:
+        for tries_left in reversed(range(_COMPLETE_TRIES)):
+            try:
+                if self._per_path:
+                    await self._claims.complete_paths(attempt.lease)
+                else:
+                    await self._claims.complete(attempt.lease, attempt.result)
+            except LeaseLost:
+                self.lost(attempt)
+                return
+            except HandlerError as error:
+                await self._fail(attempt, error, dead=None)
+                return
+            except (OutcomeUnknown, StoreError) as error:
+                self._events.emit("group.unsettled", logging.WARNING, hash=attempt.item.hash, error=str(error))
+                if not tries_left:
+                    await self._fail(attempt, error, dead=False if self._per_path else None)
+                    return
+                await self._runtime.sleep(_COMPLETE_PAUSE)
+            else:
+                self.tally.done += 1
+                return
+
+    async def _give_up(self, attempt: Attempt) -> None:
+        """Nothing is left that anybody shall try again."""
+        errors = list(attempt.errors.values())
+        if errors:
+            await self._fail(attempt, _together(errors, len(attempt.units)), dead=True)
+            return
+        try:
+            await self._claims.bury(attempt.lease, "every path that is left failed too often")
+        except LeaseLost:
+            self.lost(attempt)
+        except (OutcomeUnknown, StoreError) as refused:
+            self.left(attempt, refused)
+
+    async def _fail(self, attempt: Attempt, error: Exception, *, dead: bool | None) -> None:
+        failed = [unit for unit, one in attempt.errors.items() if not isinstance(one, RetryLater)]
+        wait = max((one.seconds for one in attempt.errors.values() if isinstance(one, RetryLater)), default=0.0)
+        paths = [attempt.item.work_paths[unit] for unit in failed if unit != WHOLE]
+        try:
+            if isinstance(error, RetryLater):
+                await self._claims.release(attempt.lease, wait)
+            else:
+                await self._claims.fail(attempt.lease, error, dead=dead, wait=wait, paths=paths)
+                self.tally.failed += 1
+        except LeaseLost:
+            self.lost(attempt)
+        except (OutcomeUnknown, StoreError) as refused:
+            self.left(attempt, refused)
+
+    def lost(self, attempt: Attempt) -> None:
+        """The lease is somebody else's."""
+        self.tally.lost += 1
+        self._claims.abandon(attempt.lease)
+
+    def left(self, attempt: Attempt, error: Exception) -> None:
+        """The store does not take the lock back: it is left to run out."""
+        self._claims.abandon(attempt.lease)
+        self._events.emit("lock.left", logging.WARNING, hash=attempt.lease.group, error=str(error))
+
+
+def _together(errors: list[Exception], units: int) -> Exception:
+    """One error for an attempt; it is to be retried later only if that is all that its errors say."""
+    counted = [error for error in errors if not isinstance(error, RetryLater)] or errors
+    if len(counted) == 1:
+        return counted[0]
+    if isinstance(counted[0], RetryLater):
+        return counted[0]
+    return ExceptionGroup(f"{len(counted)} of {units} paths failed, first {counted[0]!r}", counted)

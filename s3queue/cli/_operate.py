@@ -1,0 +1,192 @@
+"""The commands for looking at a workspace, and for acting on its groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from s3queue._errors import ConfigurationError
+from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus
+from s3queue._queue import open_queue
+from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, AsJson, Workspace, app, run_async
+from s3queue.cli._display import show_failures, show_findings, show_history, show_status
+from s3queue.cli._export import export
+
+__all__: list[str] = []
+
+Hashes = Annotated[list[str], typer.Argument(metavar="HASH…", help="Groups, by their hashes.")]
+
+
+@app.command()
+def status(workspace: Workspace, as_json: AsJson = False) -> int:
+    """Count the groups of the workspace."""
+
+    async def main() -> QueueStatus:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await queue.status()
+
+    counts = run_async(main)
+    if as_json:
+        values = {**dataclasses.asdict(counts), "free": counts.free, "complete": counts.complete}
+        typer.echo(json.dumps(values))
+    else:
+        show_status(Console(), counts)
+    unfinished = counts.groups - counts.done - counts.dead
+    return UNFINISHED if unfinished else SOME_DEAD if counts.dead else COMPLETE
+
+
+@app.command()
+def results(
+    workspace: Workspace,
+    form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="An object, or a row, a path.")] = "jsonl",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; else standard output.")] = None,
+) -> int:
+    """Export what the handlers returned: each finished path once, also of groups that are not complete."""
+
+    async def main() -> int:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await export(queue.results(), form, output)
+
+    count = run_async(main)
+    if output is not None:
+        Console().print(f"{count} results: {output}", markup=False, soft_wrap=True)
+    return COMPLETE
+
+
+@app.command()
+def failures(
+    workspace: Workspace,
+    group: Annotated[str | None, typer.Argument(metavar="[HASH]", help="Show every attempt at this group.")] = None,
+    more: Annotated[str | None, typer.Argument(metavar="", hidden=True)] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show the groups that are dead or wait after a failure; of one group, every failed attempt in full.
+
+    `failures WORKSPACE HASH` and `failures WORKSPACE show HASH` are the same.
+    """
+    group = more if group == "show" and more is not None else group
+
+    async def main() -> Sequence[FailedGroup | FailedAttempt]:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await (queue.failures() if group is None else queue.history(group))
+
+    found = run_async(main)
+    if as_json:
+        _echo(found)
+    elif group is None:
+        show_failures(Console(), [one for one in found if isinstance(one, FailedGroup)])
+    else:
+        show_history(Console(), [one for one in found if isinstance(one, FailedAttempt)])
+    return COMPLETE
+
+
+@app.command()
+def retry(
+    workspace: Workspace,
+    hashes: Annotated[list[str] | None, typer.Argument(metavar="[HASH…]", help="Groups to retry.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that `failures` lists.")] = False,
+    error: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Those whose last error matches.", show_default=False)
+    ] = None,
+) -> int:
+    """Give dead and waiting groups a clean slate, so that workers claim them now; their history stays."""
+    if [bool(hashes), everything, error is not None].count(True) != 1:
+        raise ConfigurationError("say which groups: their hashes, or --all, or --error REGEX")
+    matches = _pattern(error or "")
+
+    async def main() -> int:
+        async with open_queue(workspace, options=LOOK) as queue:
+            wanted = hashes or [group.hash for group in await queue.failures() if everything or _says(group, matches)]
+            return await queue.retry(wanted)
+
+    Console().print(f"{run_async(main)} groups are claimable again", markup=False)
+    return COMPLETE
+
+
+@app.command()
+def release(
+    workspace: Workspace,
+    group: Annotated[str, typer.Argument(metavar="HASH", help="The group, by its hash.")],
+    force: Annotated[bool, typer.Option("--force", help="An owner that is alive loses its work.")] = False,
+) -> int:
+    """Break a stuck lease: the group is free at once, at the same epoch, with the progress that is on record."""
+    if not force:
+        raise ConfigurationError(
+            "a lease runs out by itself when its owner is dead; to break one whose owner may be alive, add --force"
+        )
+
+    async def main() -> bool:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await queue.break_lease(group)
+
+    broken = run_async(main)
+    Console().print("the group is free" if broken else "nobody holds the group: nothing was changed", markup=False)
+    return COMPLETE
+
+
+@app.command()
+def reset(workspace: Workspace, hashes: Hashes) -> int:
+    """Run finished groups again, under new hashes; their old completions stay in the workspace as history."""
+
+    async def main() -> dict[str, str]:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await queue.reset(hashes)
+
+    for old, new in run_async(main).items():
+        Console().print(f"{old} runs again as {new}", markup=False, highlight=False, soft_wrap=True)
+    return COMPLETE
+
+
+@app.command()
+def sweep(workspace: Workspace) -> int:
+    """Delete the locks that crashed owners left behind on finished groups. Workers do it too, as they come by."""
+
+    async def main() -> int:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return await queue.sweep()
+
+    Console().print(f"{run_async(main)} locks deleted", markup=False)
+    return COMPLETE
+
+
+@app.command()
+def check(workspace: Workspace, as_json: AsJson = False) -> int:
+    """Read everything and report each inconsistency. Exit code 0 if there is none, 1 otherwise."""
+
+    async def main() -> list[Finding]:
+        async with open_queue(workspace, options=LOOK) as queue:
+            return [finding async for finding in queue.check()]
+
+    found = run_async(main)
+    if as_json:
+        _echo(found)
+    else:
+        show_findings(Console(), found)
+    return SOME_DEAD if found else COMPLETE
+
+
+def _echo(found: Sequence[FailedGroup | FailedAttempt | Finding]) -> None:
+    for one in found:
+        typer.echo(json.dumps(dataclasses.asdict(one), ensure_ascii=False))
+
+
+def _says(group: FailedGroup, matches: re.Pattern[str]) -> bool:
+    """Whether the group's last error, or one of its paths', matches."""
+    errors = [path.error for path in group.paths]
+    if group.last is not None:
+        errors.append(f"{group.last.kind}: {group.last.error}")
+    return any(matches.search(error) for error in errors)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"--error {text!r} is no regular expression: {error}") from error
