@@ -169,8 +169,8 @@ class Journal:
 
     def acknowledged(self, sent: float) -> None:
         """A lock with what `progress` returned last, sent at that time, is in the store."""
-        nothing_new = self._changes == self._changes_sent and not self.needs_piece
-        self.news_at = None if nothing_new else sent
+        if not self.needs_piece:
+            self.news_at = None if self._changes == self._changes_sent else sent
 
     @property
     def needs_piece(self) -> bool:

@@ -142,7 +142,7 @@ class Leases:
             return Completed()
         if not lease.valid(self._runtime.monotonic()):
             return Unsettled()
-        self._events.emit("group.claimed", hash=lease.group, epoch=lease.epoch)
+        self._events.emit("group.claimed", hash=lease.group, epoch=lease.epoch, done=lease.record.done)
         return lease
 
     async def renew(self, lease: Lease) -> bool:
@@ -158,6 +158,9 @@ class Leases:
 
         Raises `LeaseLost`, and `OutcomeUnknown` if the lease would end before that is acknowledged."""
         async with lease.writing:
+            news_at, now = lease.journal.news_at, self._runtime.monotonic()
+            if news_at is not None and now >= news_at + self._options.checkpoint_every:
+                await self._save_news(lease)
             settled = await self._settle_pending(lease, until=lease.deadline)
             lease.journal.running = unit
             if not (settled and await self._renew(lease, until=lease.deadline)):
@@ -287,6 +290,7 @@ class Leases:
             error = "no answer in time"
         except StoreError as refused:
             error = str(refused)
+        lease.journal.news_at = self._runtime.monotonic()  # not again at once
         self._events.emit("progress.unsaved", logging.WARNING, hash=lease.group, error=error)
 
     async def _revalidate(self, lease: Lease) -> None:
@@ -316,7 +320,7 @@ class Leases:
                 lease.deadline = rules.deadline(outcome.sent, lease.record.ttl or 0.0, self._options)
                 lease.pending = lease.pending_record = None
                 lease.journal.acknowledged(outcome.sent)
-                self._events.emit("lease.renewed", hash=lease.group, beat=lease.record.beat)
+                self._events.emit("lease.renewed", hash=lease.group, beat=lease.record.beat, done=lease.record.done)
                 return True
             case Lost():
                 raise self._lost(lease)

@@ -73,6 +73,11 @@ class LockRecord:
     saved: bool = False
     forgiven: bool = False
 
+    @property
+    def done(self) -> int:
+        """How many of the group's paths it says are done."""
+        return 0 if self.progress is None else int.from_bytes(self.progress.done, "little").bit_count()
+
     def encode(self) -> bytes:
         if self.state is not LockState.HELD:
             return _released(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -386,3 +387,48 @@ def test_a_missing_bucket(
 
     line = r"s3queue: s3://no-such-bucket/ws at \S+: there is no such bucket[^\n]*\n"
     assert re.fullmatch(line, capsys.readouterr().err)
+
+
+def test_results_and_the_operators_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Export in both formats, and each command that acts on groups, on what it is for and on what it is not."""
+    (folder / "list").write_text("a\nb,c\n")
+    assert run(["run", "ws", "--from-file", "list", "--result", "stdout", "--", "echo", '["{}"]']) == 0
+    capsys.readouterr()
+
+    assert run(["results", "ws"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted((row["path"], row["result"]) for row in rows) == [("a", ["a"]), ("b,c", ["b,c"])]
+    assert run(["results", "ws", "--format", "csv", "--output", "out.csv"]) == 0
+    assert capsys.readouterr().out == "2 results: out.csv\n"
+    table = list(csv.DictReader(io.StringIO((folder / "out.csv").read_text(encoding="utf-8"))))
+    assert sorted((row["path"], row["result"]) for row in table) == [("a", '["a"]'), ("b,c", '["b,c"]')]
+    assert run(["results", "ws", "--output", "no/such/folder"]) == 2
+
+    group = rows[0]["hash"]
+    assert run(["check", "ws"]) == 0
+    assert run(["release", "ws", group]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert run(["release", "ws", group, "--force"]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert run(["sweep", "ws"]) == 0
+    assert run(["reset", "ws", "0" * 40]) == 2
+    assert run(["reset", "ws", group]) == 0
+    new = capsys.readouterr().out.split()[-1]
+    assert run(["status", "ws"]) == 3
+    (folder / "ws" / "worker_locks" / f"worker_{new}.lock").write_bytes(b"?")
+    capsys.readouterr()
+    assert run(["check", "ws", "--json"]) == 1
+    assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == ["unreadable"]
+    assert run(["release", "ws", new, "--force"]) == 0
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout", "--result", "stdout"]) == 2
+
+
+def test_output_that_is_too_long(folder: Path) -> None:
+    """Is an error that says what to do, not a cut result."""
+    (folder / "list").write_text("70000\n")
+    command = [sys.executable, "-c", "import sys; print('x' * int(sys.argv[1]))", "{}"]
+
+    assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--result", "stdout", "--", *command]) == 1
+
+    assert "print a reference" in failure_records(folder / "ws")[0]["error"]

@@ -112,8 +112,8 @@ def test_two_of_four_are_killed(seaweed: S3Server, prefix: str, tmp_path: Path) 
     """After ``kill -9`` of two processes the others finish everything, and take nothing from each other."""
     populate(seaweed, prefix)
     with fleet(seaweed, prefix, tmp_path, lease_ttl=9) as workers:
-        workers.kill_after(0, 100)
-        workers.kill_after(1, 150)
+        workers.kill_after(0, 40)
+        workers.kill_after(1, 60)
         assert [process.wait(120) for process in workers.processes[2:]] == [0, 0]
 
         orphans = {group for i in (0, 1) for group in workers.count(i, "began") - workers.count(i, "group.done")}

@@ -1,0 +1,174 @@
+"""A batch as it is in life, on a real server: paths that fail once, or always, or kill their process; and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+
+from s3queue import Backend, WorkQueue
+from tests.conftest import store_on
+from tests.servers._process import S3Server
+
+GROUPS, PER_GROUP, PROCESSES = 500, 20, 3
+WORKER = Path(__file__).with_name("outcome_worker.py")
+
+T = TypeVar("T")
+
+
+def batch() -> list[str]:
+    """5 % fail once, 1 % always, three kill."""
+    count = GROUPS * PER_GROUP
+    kinds = ["killer"] * 3 + ["always"] * (count // 100) + ["once"] * (count // 20)
+    kinds += ["good"] * (count - len(kinds))
+    random.Random(7).shuffle(kinds)
+    return [f"{i:05}-{kind}" for i, kind in enumerate(kinds)]
+
+
+class Fleet:
+    """Worker processes; whoever dies is replaced, until all that is left ends by itself."""
+
+    def __init__(self, server: S3Server, prefix: str, folder: Path) -> None:
+        self._environment = {**os.environ, **server.environment()}
+        self._workspace = f"s3://{server.bucket}/{prefix}"
+        self._folder = folder
+        (folder / "marks").mkdir()
+        self.ledgers: list[Path] = []
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.deaths = 0
+
+    def start(self, *more: str) -> None:
+        ledger = self._folder / f"ledger{len(self.ledgers)}"
+        self.ledgers.append(ledger)
+        command = [
+            sys.executable,
+            "-m",
+            "tests.outcome_worker",
+            self._workspace,
+            str(ledger),
+            str(self._folder / "marks"),
+        ]
+        self.running.append(subprocess.Popen([*command, *more], env=self._environment))
+
+    def finish(self, kills: list[int]) -> None:
+        """Wait for the end; ``kill -9`` a process whenever so many paths have ended as `kills` says next."""
+        while self.running:
+            time.sleep(0.05)
+            if kills and len(self.ended()) >= kills[0]:
+                kills.pop(0)
+                self.running[0].send_signal(signal.SIGKILL)
+            for process in [process for process in self.running if process.poll() is not None]:
+                self.running.remove(process)
+                if process.returncode:
+                    assert process.returncode in (9, -signal.SIGKILL)
+                    self.deaths += 1
+                    self.start()
+
+    def facts(self, ledger: Path) -> list[dict[str, Any]]:
+        lines = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def ended(self) -> Counter[str]:
+        """How often each path was done."""
+        return Counter(
+            fact["path"] for ledger in self.ledgers for fact in self.facts(ledger) if fact["event"] == "ended"
+        )
+
+    def requests(self) -> int:
+        """What all processes sent, as far as they could still say."""
+        counts = [[fact["requests"] for fact in self.facts(ledger) if "requests" in fact] for ledger in self.ledgers]
+        return sum(max(count, default=0) for count in counts)
+
+
+@contextmanager
+def fleet(server: S3Server, prefix: str, folder: Path) -> Iterator[Fleet]:
+    workers = Fleet(server, prefix, folder)
+    try:
+        yield workers
+    finally:
+        for process in workers.running:
+            process.kill()
+            process.wait()
+
+
+def on_queue(server: S3Server, prefix: str, what: Callable[[WorkQueue], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with store_on(server, prefix) as store:
+            return await what(WorkQueue(Backend(store)))
+
+    return anyio.run(main)
+
+
+async def results_of(queue: WorkQueue) -> list[tuple[str, Any]]:
+    return [(result.path, result.result) async for result in queue.results()]
+
+
+async def findings_of(queue: WorkQueue) -> list[str]:
+    return [finding.kind async for finding in queue.check()]
+
+
+@pytest.mark.slow
+def test_outcomes(seaweed: S3Server, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """500 groups of 20: exactly what always fails or kills is dead, all else done once; everything agrees."""
+    paths = batch()
+    hopeless = {path for path in paths if path.endswith(("always", "killer"))}
+    assert on_queue(seaweed, prefix, lambda queue: queue.populate_queue(paths, PER_GROUP)) == GROUPS
+    with fleet(seaweed, prefix, tmp_path) as workers:
+        for _ in range(PROCESSES):
+            workers.start()
+        workers.finish(kills=[1500, 4500])
+        status = on_queue(seaweed, prefix, WorkQueue.status)
+        failed = on_queue(seaweed, prefix, WorkQueue.failures)
+        results = on_queue(seaweed, prefix, results_of)
+        ended = workers.ended()
+        with capsys.disabled():
+            print(f"\n{workers.requests() / len(paths):.3f} requests a path, {workers.deaths} deaths of processes")
+
+        # Each killer kills three times; a death that hit another killer's group counts for both.
+        assert 2 + 3 * 2 <= workers.deaths <= 2 + 3 * 3
+        assert status.done + status.dead == GROUPS
+        assert {path.path for group in failed for path in group.paths} == hopeless
+        assert sorted(results) == sorted((path, {"of": path}) for path in set(paths) - hopeless)
+        assert set(ended) == set(paths) - hopeless
+        assert_only_the_unrecorded_ran_again(workers, {path for path, times in ended.items() if times > 1})
+        assert set(on_queue(seaweed, prefix, findings_of)) == {"dead group"}
+
+        assert on_queue(seaweed, prefix, WorkQueue.retry) == status.dead
+        workers.start("fixed")
+        workers.finish(kills=[])
+        assert workers.ended() - ended == Counter(hopeless)
+    results = on_queue(seaweed, prefix, results_of)
+    assert sorted(results) == sorted((path, {"of": path}) for path in paths)
+    assert on_queue(seaweed, prefix, findings_of) == []
+    history = on_queue(seaweed, prefix, lambda queue: queue.history(failed[0].hash))
+    assert len(history) >= 3
+
+
+def assert_only_the_unrecorded_ran_again(workers: Fleet, again: set[str]) -> None:
+    """What a process had on record when it died (as many as its last lock said, in the order they ended) ran once."""
+    for ledger in workers.ledgers:
+        ended: dict[str, list[str]] = {}
+        before: dict[str, int] = {}
+        recorded: dict[str, int] = {}
+        for fact in workers.facts(ledger):
+            group = fact.get("hash", "")
+            if fact["event"] == "group.claimed":
+                before[group], recorded[group], ended[group] = fact["done"], fact["done"], []
+            elif fact["event"] == "lease.renewed":
+                recorded[group] = fact["done"]
+            elif fact["event"] == "ended":
+                ended[group].append(fact["path"])
+        for group, paths in ended.items():
+            assert not again & set(paths[: recorded[group] - before[group]])
