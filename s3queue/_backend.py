@@ -83,11 +83,11 @@ class Backend:
         return True
 
     async def delete_worker_lock(self, work_hash: str) -> None:
-        """Delete the lock of a completed group; hand an unfinished group of ours back. Another's lock is left alone."""
+        """Hand an unfinished group of ours back; the lock of a completed one goes once nobody needs it any more.
+
+        Another's lock is left alone."""
         lease = self._leases.pop(work_hash, None)
-        if await self.is_completed(work_hash):
-            await self._workspace.locks.drop(work_hash)
-        elif lease is not None and not lease.ended:
+        if not await self.is_completed(work_hash) and lease is not None and not lease.ended:
             await self._workspace.leases.release(lease)
 
     async def create_done_flag(self, work_hash: str, result: Any = None) -> None:

@@ -13,6 +13,7 @@ from s3queue import _lease_rules as rules
 from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
 from s3queue._journal import WHOLE
 from s3queue._keeper import Keeper
+from s3queue._leftovers import Leftovers
 from s3queue._model import WorkItem
 from s3queue._outcomes import Lease
 from s3queue._records import LockState
@@ -30,8 +31,10 @@ class Claims:
         self._workspace = workspace
         self._leases = workspace.leases
         self.keeper = Keeper(workspace.leases, workspace.options, workspace.runtime, workspace.events)
+        self.leftovers = Leftovers(workspace.store, workspace.options, workspace.runtime, workspace.events)
         self.scheduler = Scheduler(workspace, on_lease=self.keeper.keep)
         self._held: dict[str, Lease] = {}
+        self._in_background = False
 
     async def acquire(self, *, wait: bool) -> Lease | None:
         """See `Scheduler.acquire`. Whoever gets a lease ends it with one of the methods below."""
@@ -69,18 +72,31 @@ class Claims:
         """Raises as `Leases.complete` does; the lease is kept, to try again, unless it is lost."""
         with self._ending(lease):
             await self._leases.complete(lease, result)
-        self._completed(lease)
+        await self._completed(lease)
 
     async def complete_paths(self, lease: Lease) -> None:
         """The same for a group whose paths are all done."""
         with self._ending(lease):
             await self._leases.complete_paths(lease)
-        self._completed(lease)
+        await self._completed(lease)
 
-    def _completed(self, lease: Lease) -> None:
+    async def run(self) -> None:
+        """What goes on in the background: renewals, and the deletion of locks. Until cancelled."""
+        self._in_background = True
+        try:
+            async with task_group() as tasks:
+                tasks.start_soon(self.keeper.run)
+                tasks.start_soon(self.leftovers.run)
+        finally:
+            self._in_background = False
+
+    async def _completed(self, lease: Lease) -> None:
+        self.leftovers.add(lease.group)
         self.scheduler.plan.done(lease.group)
         self.scheduler.changed()
         self._workspace.events.emit("group.done", hash=lease.group, epoch=lease.epoch)
+        if not self._in_background:
+            await self.leftovers.delete_due()
 
     async def fail(
         self,

@@ -10,7 +10,6 @@ from s3queue import _lease_rules as rules
 from s3queue._errors import DamagedWorkspace, NotFound
 from s3queue._index import Index, successor
 from s3queue._model import Finding
-from s3queue._operator import LEFT_BEHIND_AFTER
 from s3queue._options import QueueOptions
 from s3queue._progress import Piece, PieceName, names_in
 from s3queue._records import Failure, Flag, LockRecord
@@ -93,7 +92,7 @@ class _Inspection:
         return findings
 
     async def lock(self, group: str, item: Listed, body: Body) -> list[Finding]:
-        """A lease, past its time or left over; a dead group; progress whose pieces are gone."""
+        """A lease past its time; a dead group; progress whose pieces are gone."""
         try:
             lock = LockRecord.decode(body.data)
         except DamagedWorkspace as error:
@@ -101,9 +100,7 @@ class _Inspection:
             return [Finding(kind="unreadable", where=item.key, detail=detail)]
         age = body.date - body.modified
         if group in self._done:
-            left = age > LEFT_BEHIND_AFTER
-            detail = "its group is finished: `sweep` deletes it"
-            return [Finding(kind="lock left behind", where=item.key, detail=detail)] if left else []
+            return []  # it guards nothing; whoever comes by sweeps it
         match rules.standing(lock, age, self._options):
             case rules.Dead():
                 detail = f"failed {lock.failures} times: see `failures`, then `retry`"

@@ -48,10 +48,12 @@ class Leases:
         self._evidence = Evidence(store, options, runtime, events)
         self.owner = runtime.owner()
 
-    async def claim(self, group: str) -> Lease | Refused:
-        """Claim a group that no lock is known of: one create, then the confirmation that it is not done.
+    async def claim(self, group: str, *, listed: float | None = None) -> Lease | Refused:
+        """Claim a group that no lock is known of: one create, and the confirmation that it is not done.
 
-        A claim that is not settled within `request_timeout` is let go: other groups are quicker."""
+        `listed` is when a listing of the flags began that did not show this group's, by our monotonic clock: while that
+        is younger than `completion_grace` it is the confirmation (see `rules.is_proof`). None asks the store.
+        A claim that is not settled within `retry_for` is let go: other groups are quicker."""
         record = LockRecord(
             state=LockState.HELD,
             token=self._runtime.token(),
@@ -63,7 +65,10 @@ class Leases:
         outcome = await self.locks.write(group, record, None)
         match outcome:
             case Won():
-                return await self._confirm(self._lease(group, record, outcome, Journal()))
+                lease = self._lease(group, record, outcome, Journal())
+                if rules.is_proof(listed, self._runtime.monotonic(), self._options):
+                    return self._claimed(lease)
+                return await self._confirm(lease)
             case Lost(current=None):
                 return Unsettled()
             case Lost(current=Body() as current):
@@ -94,8 +99,6 @@ class Leases:
         self, group: str, lock: LockRecord, version: Version, paths: Sequence[str], *, crashed: bool
     ) -> Lease | Refused:
         if crashed and await self.locks.is_done(group):
-            # The owner died between its flag and its lock's deletion: the lock may go now.
-            await self.locks.drop(group)
             return Completed()
         journal = await read_journal(self._store, group, lock, self._events)
         if crashed:
@@ -138,8 +141,11 @@ class Leases:
                 await self._give_back(lease)
             raise
         if done:
-            await self.locks.drop(lease.group)
+            lease.ended = True
             return Completed()
+        return self._claimed(lease)
+
+    def _claimed(self, lease: Lease) -> Lease | Refused:
         if not lease.valid(self._runtime.monotonic()):
             return Unsettled()
         self._events.emit("group.claimed", hash=lease.group, epoch=lease.epoch, done=lease.record.done)
@@ -167,8 +173,9 @@ class Leases:
                 raise OutcomeUnknown(f"it is not known whether the lock of group {lease.group} says what runs")
 
     async def complete(self, lease: Lease, result: Any = None) -> None:
-        """Write the done flag; then the lock may go. Raises `LeaseLost`, `OutcomeUnknown`, `HandlerError` (bad result).
+        """Write the done flag; the lock may go `completion_grace` later.
 
+        Raises `LeaseLost`, `OutcomeUnknown`, and `HandlerError` for a result that cannot be kept.
         A lease past its deadline completes only after one more renewal: whoever took it over shall be left alone.
         """
         await self._complete(
@@ -197,10 +204,7 @@ class Leases:
             outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
             lease.ended = not isinstance(outcome, Unknown)
         match outcome:
-            case Won():
-                await self.locks.drop(lease.group)
             case Lost():
-                await self.locks.drop(lease.group)
                 raise LeaseLost(f"group {lease.group} was completed by another owner: this result was dropped")
             case Unknown(cause=cause):
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause

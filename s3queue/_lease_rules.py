@@ -80,6 +80,21 @@ def renew_at(sent: float, ttl: float) -> float:
     return sent + ttl / 3
 
 
+def outlived(flag_age: float, options: QueueOptions) -> bool:
+    """Whether a done flag is so old, by the store's clock, that nobody needs its group's lock any more."""
+    return flag_age >= options.completion_grace + options.margin
+
+
+def is_proof(listed: float | None, now: float, options: QueueOptions) -> bool:
+    """Whether a listing of flags that began at `listed` and did not show a group's proves that the group, whose lock
+    was created by `now` (both by our monotonic clock), is not done.
+
+    Had it been completed before the listing began, its flag had been in there; had it been completed later, its lock
+    would still be there (it outlives the flag by `completion_grace`), and ours could not have been created.
+    """
+    return listed is not None and now - listed < options.completion_grace
+
+
 def taken_over(
     lock: LockRecord, *, token: str, owner: str, ttl: float, since: str, progress: Progress | None = None
 ) -> LockRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from s3queue import _keys as keys
+from s3queue import _lease_rules as rules
 from s3queue._errors import DamagedWorkspace, NotFound, StoreError
 from s3queue._events import Events
 from s3queue._intent import Intent, Outcome, settle
@@ -43,15 +44,16 @@ class Locks:
         return await settle(self._store, self._runtime, lock_intent(group, record, version), until=self.until())
 
     async def is_done(self, group: str) -> bool:
-        """Whether the group has a done flag."""
+        """Whether the group has a done flag. Its lock, if it is left over and nobody needs it any more, goes."""
         try:
-            await self._store.head(keys.flag(group))
+            flag = await self._store.head(keys.flag(group))
         except NotFound:
             return False
+        if rules.outlived(flag.date - flag.modified, self._options):
+            await self._drop(group)
         return True
 
-    async def drop(self, group: str) -> None:
-        """Delete the lock of a group *that is done*: then it guards nothing. What fails is left to be swept."""
+    async def _drop(self, group: str) -> None:
         try:
             await self._store.delete(keys.lock(group))
         except StoreError as error:

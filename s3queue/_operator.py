@@ -13,25 +13,26 @@ from s3queue._events import Events
 from s3queue._index import Index, successor
 from s3queue._intent import Lost, Unknown, Won, settle
 from s3queue._locks import Locks
+from s3queue._options import QueueOptions
 from s3queue._pieces import piece_intent, read_journal
 from s3queue._records import Flag, LockRecord, LockState
 from s3queue._runtime import Runtime
-from s3queue._survey import list_epochs, list_flags, list_locks
+from s3queue._survey import list_epochs, list_locks, list_old_flags
 from s3queue.stores._port import Store, Version
 
-__all__ = ["LEFT_BEHIND_AFTER", "Operator"]
-
-#: Age from which the lock of a finished group is taken for left behind: its owner would have deleted it long since.
-LEFT_BEHIND_AFTER = 10.0
+__all__ = ["Operator"]
 
 
 class Operator:
     """A person's side of the protocol: each step is one compare-and-swap, so it is safe while workers run."""
 
-    def __init__(self, locks: Locks, store: Store, catalogue: Catalogue, runtime: Runtime, events: Events) -> None:
+    def __init__(
+        self, locks: Locks, store: Store, catalogue: Catalogue, options: QueueOptions, runtime: Runtime, events: Events
+    ) -> None:
         self._locks = locks
         self._store = store
         self._catalogue = catalogue
+        self._options = options
         self._runtime = runtime
         self._events = events
 
@@ -51,8 +52,8 @@ class Operator:
     async def break_lease(self, group: str) -> bool:
         """Take a group's lock out of its owner's hands: it is free for anybody, at the same epoch, with its progress.
 
-        False if nobody holds it. An owner that is alive finds out at its next renewal, and stops. A lock that cannot be
-        read is replaced too. Raises `OutcomeUnknown` if the lock changed meanwhile: look again.
+        False if nobody holds it, or it is done. An owner that is alive finds out at its next renewal, and stops. A lock
+        that cannot be read is replaced too. Raises `OutcomeUnknown` if the lock changed meanwhile: look again.
         """
         try:
             lock, current = await self._locks.read(group)
@@ -62,7 +63,7 @@ class Operator:
             lock = LockRecord(
                 state=LockState.HELD, token="", epoch=max(await list_epochs(self._store, group), default=0)
             )
-        if lock.state is not LockState.HELD:
+        if lock.state is not LockState.HELD or await self._locks.is_done(group):
             return False
         saved = await self._save(group, lock)
         record = rules.released(lock, token=self._runtime.token(), saved=saved)
@@ -119,14 +120,10 @@ class Operator:
             raise DamagedWorkspace(f"{keys.flag(group)}: {error}") from error
 
     async def sweep(self) -> int:
-        """Delete the locks that owners left behind on finished groups; returns how many."""
+        """Delete the locks that are left over on groups that were finished a while ago; returns how many."""
         locks = await list_locks(self._store)
-        done = await list_flags(self._store)
-        left = [
-            keys.lock(group)
-            for group, lock in locks.found.items()
-            if group in done and locks.date - lock.modified > LEFT_BEHIND_AFTER
-        ]
+        done = await list_old_flags(self._store, self._options)
+        left = [keys.lock(group) for group in locks.found if group in done]
         if left:
             await self._store.delete_many(left)
         return len(left)

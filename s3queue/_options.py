@@ -16,7 +16,7 @@ _MOST = 1e9
 class QueueOptions:
     """How one process takes part in a workspace. All times are seconds. Raises `ConfigurationError` on nonsense.
 
-    Processes that share a workspace may differ in everything but `margin`.
+    Processes that share a workspace may differ in everything but `margin` and `completion_grace`.
     """
 
     #: How long a lease lives without a renewal. A dead machine's groups are taken over after this plus `margin`.
@@ -24,6 +24,9 @@ class QueueOptions:
     #: Slack for one-second timestamps and for the skew between a store's own nodes. An owner gives its lease up this
     #: much before `lease_ttl`; others wait this much after it.
     margin: float = 2.0
+    #: How long a lock outlives its group's completion. A claim from a listing younger than this needs no look at the
+    #: done flag.
+    completion_grace: float = 60.0
     #: Age at which an empty lock, as olmOCR writes them, is taken over (olmOCR's own default).
     olmocr_lock_timeout: float = 1800.0
     #: Failed attempts after which a group (worked on path by path: a path) is dead.

@@ -31,7 +31,8 @@ __all__ = ["Claim", "Finished", "ListStretch", "Plan", "PollLocks", "Probe", "Re
 
 OPEN, HELD, DEAD, MINE, DONE = range(5)
 
-#: More vanished locks than this are looked up by listing their stretch, fewer by a HEAD each (1/12 of a LIST's price).
+#: At most so many groups that others hold are asked after at each poll, by a HEAD each (1/12 of a LIST's price); more
+#: vanished locks than this are looked up by listing their stretch.
 PROBES_MOST = 24
 #: The most groups that one picture offers; with more, the last ones would be someone else's before we came to them.
 CANDIDATES_MOST = 500
@@ -46,9 +47,10 @@ class ListStretch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim this group, which a listing showed free."""
+    """Claim this group, which a listing that began at `listed` (our monotonic clock) showed free."""
 
     group: str
+    listed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask whether this group, whose lock vanished, is done; then call `done` or `free`."""
+    """Ask whether this group, which somebody held when we looked last, is done; then call `probed`."""
 
     group: str
 
@@ -111,7 +113,7 @@ class Plan:
     _candidates: deque[str] = field(default_factory=deque)
     _pictured: float = -math.inf
     _takeable: deque[str] = field(default_factory=deque)
-    #: Groups that are HELD but whose lock has vanished.
+    #: Groups that are HELD, and may be done: their lock has vanished, or it outlives its flag.
     _probes: deque[str] = field(default_factory=deque)
     _locks: dict[str, Seen] = field(default_factory=dict)
     #: (when, group) of what this process handed back itself: nobody renews those, so no listing is needed to tell.
@@ -162,10 +164,10 @@ class Plan:
                 return TakeOver(self._mine(group))
         while self._probes:
             group = self._probes.popleft()
-            if self._get(group) == HELD and group not in self._locks:
-                return Probe(self._mine(group))
+            if self._get(group) == HELD:
+                return Probe(group)
         candidate = self._next_candidate(now)
-        return None if candidate is None else Claim(self._mine(candidate))
+        return None if candidate is None else Claim(self._mine(candidate), self._pictured)
 
     def _idle(self, now: float, refresh: float) -> Step:
         if not self.count(HELD):
@@ -234,8 +236,9 @@ class Plan:
         for group in vanished:
             del self._locks[group]
             self._set(group, HELD if len(vanished) <= PROBES_MOST else OPEN)
-        if len(vanished) <= PROBES_MOST:
-            self._probes.extend(vanished)
+        self._probes = deque(vanished if len(vanished) <= PROBES_MOST else ())
+        held = [group for group in self._locks if self._get(group) == HELD]
+        self._probes.extend(self.rng.sample(held, min(len(held), PROBES_MOST - len(self._probes))))
         quiet = not changed and not vanished
         longer = min(self.options.poll_max, 2 * max(self.options.poll_min, self._poll_wait))
         self._poll_wait = longer if quiet else self.options.poll_min
@@ -268,10 +271,12 @@ class Plan:
         self.held(group, version, ready)
         heappush(self._handed_back, (ready, group))
 
-    def free(self, group: str) -> None:
-        """The group has neither flag nor lock, as far as is known."""
-        self._locks.pop(group, None)
-        self._set(group, OPEN)
+    def probed(self, group: str, *, is_done: bool) -> None:
+        """Whether a group that was HELD is done; if not, and its lock had vanished, it is free."""
+        if is_done:
+            self.done(group)
+        elif self._get(group) == HELD and group not in self._locks:
+            self._set(group, OPEN)
 
     def done(self, group: str) -> None:
         """The group is completed."""

@@ -75,7 +75,7 @@ class WorkQueue:
     async def _keeping(self) -> AsyncIterator[None]:
         await self._workspace.check()
         async with task_group() as tasks:
-            tasks.start_soon(self._claims.keeper.run)
+            tasks.start_soon(self._claims.run)
             try:
                 yield
             finally:

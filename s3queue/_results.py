@@ -23,28 +23,25 @@ __all__ = ["stream_results"]
 
 
 async def stream_results(store: Store, index: Index, events: Events) -> AsyncGenerator[PathResult, None]:
-    """Every finished path of the workspace, once: first those of groups that are not complete, then the others.
+    """Every finished path of the workspace, once: first those of complete groups, then what is on record of others.
 
     Raises `DamagedWorkspace` for a completion that cannot be read, and the store's errors.
     """
     reader = _Reader(store, index, events)
-    locks = await list_locks(store)
-    open_groups = [group for group in locks.found if index.find(group) is not None]
-    # A group may be completed after its lock was read: what was told of it then is not told again.
-    told: dict[str, set[int]] = {}
-    for batch in batches(open_groups):
-        for found in await all_of(batch, reader.of_lock):
-            for unit, result in found:
-                told.setdefault(result.hash, set()).add(unit)
-                yield result
+    # Listed first: whatever is completed from now on has its lock still, or its flag is in the listing below.
+    unfinished = set((await list_locks(store)).found)
     async with aclosing(list_pages(store, keys.FLAGS)) as pages:
         async for page in pages:
             groups = [group for item in page.objects if (group := keys.parse_flag(item.key)) is not None]
+            unfinished.difference_update(groups)
             for batch in batches([group for group in groups if index.find(group) is not None]):
-                for found in await all_of(batch, reader.of_flag):
-                    for unit, result in found:
-                        if unit not in told.get(result.hash, ()):
-                            yield result
+                for results in await all_of(batch, reader.of_flag):
+                    for result in results:
+                        yield result
+    for batch in batches(sorted(group for group in unfinished if index.find(group) is not None)):
+        for results in await all_of(batch, reader.of_lock):
+            for result in results:
+                yield result
 
 
 class _Reader:
@@ -55,7 +52,7 @@ class _Reader:
         self._index = index
         self._events = events
 
-    async def of_lock(self, group: str) -> list[tuple[int, PathResult]]:
+    async def of_lock(self, group: str) -> list[PathResult]:
         """Of a group that is not complete: the paths on record as done."""
         try:
             lock = LockRecord.decode((await self._store.get(keys.lock(group))).data)
@@ -67,9 +64,9 @@ class _Reader:
             return []
         results = await self._from_pieces(group, _pieces_of(journal))
         made = PathResult(path="", hash=group, epoch=lock.epoch, owner=lock.owner, at="", result=None)
-        return [(unit, _of(made, path, results.get(unit))) for unit, path in enumerate(paths) if journal.is_done(unit)]
+        return [_of(made, path, results.get(unit)) for unit, path in enumerate(paths) if journal.is_done(unit)]
 
-    async def of_flag(self, group: str) -> list[tuple[int, PathResult]]:
+    async def of_flag(self, group: str) -> list[PathResult]:
         """Of a complete group: all its paths."""
         try:
             flag = Flag.decode((await self._store.get(keys.flag(group))).data)
@@ -80,11 +77,11 @@ class _Reader:
         paths = self._paths(group)
         made = PathResult(path="", hash=group, epoch=flag.epoch, owner=flag.owner, at=flag.at, result=None)
         if not flag.size:
-            return [(unit, _of(made, path, flag.result)) for unit, path in enumerate(paths)]
+            return [_of(made, path, flag.result) for path in paths]
         if flag.size != len(paths):
             raise DamagedWorkspace(f"{keys.flag(group)} is of {flag.size} paths, but its group has {len(paths)}")
         results = await self._from_pieces(group, flag.pieces) | dict(flag.results)
-        return [(unit, _of(made, path, results.get(unit))) for unit, path in enumerate(paths)]
+        return [_of(made, path, results.get(unit)) for unit, path in enumerate(paths)]
 
     async def _from_pieces(self, group: str, pieces: Spans) -> dict[int, Any]:
         results: dict[int, Any] = {}

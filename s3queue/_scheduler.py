@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from s3queue import _keys as keys
+from s3queue import _lease_rules as rules
 from s3queue import _plan as plans
 from s3queue._errors import (
     ConfigurationError,
@@ -26,13 +27,12 @@ from s3queue._errors import (
     Unanswered,
     WriteConflict,
 )
-from s3queue._operator import LEFT_BEHIND_AFTER
 from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
 from s3queue._plan import Plan
-from s3queue._survey import list_flags, list_locks, list_stretch
+from s3queue._survey import Stretch, list_flags, list_locks, list_stretch
 from s3queue._tasks import task_group
 from s3queue._workspace import Workspace
-from s3queue.stores._port import Listed, Version
+from s3queue.stores._port import Version
 
 __all__ = ["Scheduler"]
 
@@ -69,6 +69,8 @@ class Scheduler:
         self._error: S3QueueError | None = None
         self._troubles = 0
         self._trouble_since: float | None = None
+        #: olmOCR's workers are about: they delete their locks at once, so a listing proves nothing.
+        self._foreign = False
         self._change = anyio.Event()
 
     def __repr__(self) -> str:
@@ -224,7 +226,9 @@ class Scheduler:
         match step:
             case plans.ListStretch() | plans.PollLocks() | plans.RefreshIndex():
                 self.plan.gave_up_looking()
-            case plans.Claim(group) | plans.TakeOver(group) | plans.Probe(group):
+            case plans.Probe(group):
+                pass  # the next poll asks again
+            case plans.Claim(group=group) | plans.TakeOver(group):
                 self.plan.held(group, None, self._runtime.monotonic())
         self._wake()
 
@@ -248,15 +252,16 @@ class Scheduler:
 
     async def _do(self, step: plans.Step) -> None:
         match step:
-            case plans.Claim(group):
-                if not isinstance(await self._claim(group, self._leases.claim), Lease):
+            case plans.Claim(group, listed):
+                attempt = functools.partial(self._leases.claim, listed=None if self._foreign else listed)
+                if not isinstance(await self._claim(group, attempt), Lease):
                     self.plan.collided()
             case plans.TakeOver(group):
                 position = self.plan.index.find(group)
                 paths = () if position is None else self.plan.index.paths(position)
                 await self._claim(group, functools.partial(self._leases.take_over, paths=paths))
             case plans.Probe(group):
-                (self.plan.done if await self._locks.is_done(group) else self.plan.free)(group)
+                self.plan.probed(group, is_done=await self._locks.is_done(group))
             case plans.ListStretch():
                 await self._list_stretch(step)
             case plans.PollLocks():
@@ -298,19 +303,19 @@ class Scheduler:
     async def _list_stretch(self, step: plans.ListStretch) -> None:
         now = self._runtime.monotonic()
         seen = await list_stretch(self._store, step.after)
+        self._foreign |= seen.is_foreign
         self.plan.saw_stretch(step, done=seen.done, locks=seen.locks, end=seen.end, date=seen.date, now=now)
-        await self._sweep(seen.locks, seen.date)
+        await self._sweep(seen)
 
     async def _poll_locks(self) -> None:
         now = self._runtime.monotonic()
         seen = await list_locks(self._store)
         self.plan.saw_locks(seen.found, date=seen.date, now=now)
-        await self._sweep(seen.found, seen.date)
 
-    async def _sweep(self, locks: dict[str, Listed], date: float) -> None:
-        """Delete locks of finished groups that their owners left behind: such a lock guards nothing."""
-        old = [group for group, lock in locks.items() if date - lock.modified > LEFT_BEHIND_AFTER]
-        left = [keys.lock(group) for group in old if self.plan.is_done(group)]
+    async def _sweep(self, seen: Stretch) -> None:
+        """Delete the locks that are left over on finished groups, once nobody needs them any more."""
+        old = (group for group, flag in seen.done.items() if rules.outlived(seen.date - flag.modified, self._options))
+        left = [keys.lock(group) for group in old if group in seen.locks]
         if not left:
             return
         try:

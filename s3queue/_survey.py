@@ -27,11 +27,13 @@ __all__ = [
     "all_of",
     "batches",
     "count",
+    "each_flag",
     "list_epochs",
     "list_failed",
     "list_flags",
     "list_history",
     "list_locks",
+    "list_old_flags",
     "list_stretch",
 ]
 
@@ -57,10 +59,15 @@ class ListedLocks:
 class Stretch:
     """The flags and locks of the groups up to and with `end`; "" for the ring's end."""
 
-    done: set[str]
+    done: dict[str, Listed]
     locks: dict[str, Listed]
     end: str
     date: float
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether others work here, who delete their locks at once: olmOCR's flags and locks are empty."""
+        return any(not item.size for items in (self.done, self.locks) for item in items.values())
 
 
 async def list_locks(store: Store) -> ListedLocks:
@@ -76,24 +83,43 @@ async def list_locks(store: Store) -> ListedLocks:
 async def list_flags(store: Store) -> set[str]:
     """Every completed group, sixteen listings at a time: one for each first digit."""
     done: set[str] = set()
+    await each_flag(store, lambda page: done.update(_by_group(page.objects, keys.parse_flag)))
+    return done
+
+
+async def list_old_flags(store: Store, options: QueueOptions) -> set[str]:
+    """Every group that was completed so long ago that nobody needs its lock any more."""
+    done: set[str] = set()
+
+    def look(page: Page) -> None:
+        flags = _by_group(page.objects, keys.parse_flag)
+        done.update(group for group, flag in flags.items() if rules.outlived(page.date - flag.modified, options))
+
+    await each_flag(store, look)
+    return done
+
+
+async def each_flag(store: Store, look: Callable[[Page], None]) -> None:
+    """Give every page of flags to `look`."""
 
     async def listed(prefix: str) -> None:
         async for page in list_pages(store, prefix):
-            done.update(_by_group(page.objects, keys.parse_flag))
+            look(page)
 
     # A store that lists in no order may also refuse a prefix that is no folder (S3 Express does).
     prefixes = [keys.flag_prefix(digit) for digit in _HEX] if store.lists_in_order else [keys.FLAGS]
     async with task_group() as tasks:
         for prefix in prefixes:
             tasks.start_soon(listed, prefix)
-    return done
 
 
 async def list_stretch(store: Store, after: str) -> Stretch:
     """The state of the groups that follow `after` on the ring, as one page of flags and one of locks show it."""
     if not store.lists_in_order:
         locks = await list_locks(store)
-        return Stretch(await list_flags(store), locks.found, "", locks.date)
+        flags: dict[str, Listed] = {}
+        await each_flag(store, lambda page: flags.update(_by_group(page.objects, keys.parse_flag)))
+        return Stretch(flags, locks.found, "", locks.date)
     ends: dict[str, str] = {}
     pages: dict[str, Page] = {}
 
@@ -114,7 +140,7 @@ async def list_stretch(store: Store, after: str) -> Stretch:
     done = _by_group(pages[keys.FLAGS].objects, keys.parse_flag)
     locks_found = _by_group(pages[keys.LOCKS].objects, keys.parse_lock)
     return Stretch(
-        {group for group in done if not end or group <= end},
+        {group: item for group, item in done.items() if not end or group <= end},
         {group: item for group, item in locks_found.items() if not end or group <= end},
         end,
         pages[keys.LOCKS].date,

@@ -41,7 +41,7 @@ class Workspace:
         self.catalogue = Catalogue(self.store.with_timeout(_INDEX_TIMEOUT), self.runtime, self.events)
         self.leases = Leases(self.store, self.options, self.runtime, self.events)
         self.locks = self.leases.locks
-        self.operator = Operator(self.locks, self.store, self.catalogue, self.runtime, self.events)
+        self.operator = Operator(self.locks, self.store, self.catalogue, self.options, self.runtime, self.events)
         self._checking = anyio.Lock()
 
     async def check(self) -> None:

@@ -64,8 +64,11 @@ class Machine:
         return {result.path: result.result for result in found}
 
     def locks(self) -> list[LockRecord]:
+        """Those of groups that are not done: the others are left over, and guard nothing."""
         found, _ = self.bucket.slice(keys.LOCKS, None, 10**6)
-        return [LockRecord.decode(self.bucket.find(item.key).data) for item in found]
+        done = {keys.parse_flag(key) for key in self.flags()}
+        open_locks = [item for item in found if keys.parse_lock(item.key) not in done]
+        return [LockRecord.decode(self.bucket.find(item.key).data) for item in open_locks]
 
     def failures(self) -> list[Failure]:
         found, _ = self.bucket.slice(keys.FAILURES, None, 10**6)

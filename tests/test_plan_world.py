@@ -134,7 +134,7 @@ class World(RuleBasedStateMachine):
             case PollLocks():
                 self.plan.saw_locks(self.listed(self.locks), date=self.now, now=self.now)
             case Probe(group):
-                (self.plan.done if group in self.done else self.plan.free)(group)
+                self.plan.probed(group, is_done=group in self.done)
             case Claim(group):
                 self.claim(group, fails=fails)
             case TakeOver(group):
@@ -196,7 +196,7 @@ class World(RuleBasedStateMachine):
             self.plan.handed_back(group, Version(str(self.versions)), self.now + 10)
         else:
             self.done.add(group)
-            self.locks.pop(group, None)
+            self.lock(group, LIVE_SIZE, 120)
             self.plan.done(group)
 
     # What holds.

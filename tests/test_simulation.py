@@ -29,7 +29,7 @@ SEEDS = int(os.environ.get("S3QUEUE_SEEDS", "25"))
 GROUPS = 60
 OPTIONS = QueueOptions(
     lease_ttl=20, margin=2, max_attempts=8, backoff=2, backoff_max=8, request_timeout=3, retry_for=8, poll_max=5,
-    index_refresh=10, block_warning=0, check_store=False,
+    index_refresh=10, block_warning=0, check_store=False, completion_grace=12,
 )  # fmt: skip
 
 
@@ -75,13 +75,16 @@ class AuditedBucket(MemoryBucket):
 class Auditor:
     """Who runs what, now."""
 
-    def __init__(self) -> None:
+    def __init__(self, bucket: AuditedBucket) -> None:
+        self.bucket = bucket
         self.running: dict[str, set[str]] = {}
         self.ended = Counter[str]()
 
     async def handle(self, machine: Machine, item: WorkItem) -> str:
         alive = {name for name in self.running.get(item.hash, set()) if not Machine.by_name[name].dead}
         assert not alive, f"{item.hash} runs on {alive}, and on {machine.name}"
+        done = item.epoch == 1 and self.bucket.has(keys.flag(item.hash))
+        assert not done, f"{item.hash} was claimed anew by {machine.name}, and was done"
         self.running.setdefault(item.hash, set()).add(machine.name)
         try:
             await machine.runtime.sleep(machine.runtime.rng.expovariate(0.2))
@@ -144,12 +147,12 @@ class _Plug:
 _FAULTS: Sequence[Fault] = tuple(Fault)
 
 
-async def simulate(seed: int, bucket: MemoryBucket) -> Auditor:
+async def simulate(seed: int, bucket: AuditedBucket) -> Auditor:
     """Four places for machines, of which some are killed and replaced, and two populates at the same time."""
     Machine.by_name = {}
     rng = random.Random(seed)
     rate = rng.choice([0.0, 0.02, 0.1])
-    auditor = Auditor()
+    auditor = Auditor(bucket)
 
     async def place(number: int) -> None:
         for life in range(3):
