@@ -87,10 +87,12 @@ async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def store_on(server: S3Server, prefix: str) -> AsyncIterator[Store]:
-    """An S3 store below `prefix`."""
+async def store_on(server: S3Server, prefix: str, *, lean: bool = True) -> AsyncIterator[Store]:
+    """An S3 store below `prefix`; it takes the lean request path if told to, and only then."""
     async with client_of(server) as client:
-        yield S3Store(client, server.bucket, prefix)
+        store = S3Store(client, server.bucket, prefix, lean=lean)
+        yield store
+        assert store.is_lean is lean
 
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]

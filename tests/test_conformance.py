@@ -31,6 +31,7 @@ from tests.conftest import store_on
 from tests.servers._process import S3Server
 
 each_check = pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+each_path = pytest.mark.parametrize("lean", [True, False], ids=["lean", "sdk"])
 each_loop = pytest.mark.parametrize("run", [trio.run, anyio.run], ids=["trio", "asyncio"])
 
 
@@ -57,11 +58,12 @@ def test_local(check: StoreCheck, run: Callable[..., object], tmp_path: Path) ->
 
 
 @each_check
-def test_seaweedfs(check: StoreCheck, seaweed: S3Server, prefix: str) -> None:
-    """S3 on a real server keeps the contract."""
+@each_path
+def test_seaweedfs(check: StoreCheck, lean: bool, seaweed: S3Server, prefix: str) -> None:
+    """S3 on a real server keeps the contract, on both request paths."""
 
     async def main() -> None:
-        async with store_on(seaweed, prefix) as store:
+        async with store_on(seaweed, prefix, lean=lean) as store:
             await check(store)
 
     anyio.run(main)

@@ -53,12 +53,12 @@ def parse_s3(address: str) -> S3Address:
     return S3Address(bucket, prefix)
 
 
-def s3_store(client: Any, workspace: str, *, put_args: Mapping[str, Any] | None = None) -> Store:
+def s3_store(client: Any, workspace: str, *, put_args: Mapping[str, Any] | None = None, lean: bool = True) -> Store:
     """The store of an S3 workspace, on a client that stays the caller's. Raises `ConfigurationError`."""
     from s3queue.stores._s3 import S3Store  # the SDK takes half a second to import: only where it is used
 
     address = parse_s3(workspace)
-    return S3Store(client, address.bucket, address.prefix, put_args=put_args)
+    return S3Store(client, address.bucket, address.prefix, put_args=put_args, lean=lean)
 
 
 @asynccontextmanager
@@ -82,4 +82,6 @@ async def open_store(
 
     parse_s3(address)
     async with s3_client(options) as client:
-        yield s3_store(client, address, put_args=put_args)
+        # Ours computes no checksums of the SDK's unless somebody configured them; then the SDK shall send them.
+        lean = getattr(client.meta.config, "request_checksum_calculation", None) != "when_supported"
+        yield s3_store(client, address, put_args=put_args, lean=lean)

@@ -1,31 +1,35 @@
-"""S3 and what speaks its protocol, through aiobotocore. The quirks of stores end here."""
+"""S3 and what speaks its protocol. The quirks of stores end here; `_s3_lean` and `_s3_sdk` send the requests."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
-import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from s3queue._errors import AccessDenied, NotFound, PreconditionFailed, StoreError, Throttled, Unanswered, Unsupported
+from s3queue._errors import AccessDenied, PreconditionFailed, StoreError, Throttled, Unanswered, Unsupported
 from s3queue._options import QueueOptions
 from s3queue._tasks import compute, task_group
-from s3queue.stores._port import Body, Create, Deleted, Head, Listed, Page, PutMode, Replace, Version, Written
-from s3queue.stores._s3_errors import answer_date, mapped
+from s3queue.stores._port import Body, Create, Deleted, Head, Page, PutMode, Replace, Version, Written
+from s3queue.stores._s3_errors import mapped
+from s3queue.stores._s3_lean import LeanBucket, Puzzled
+from s3queue.stores._s3_sdk import SdkBucket
+from s3queue.stores._s3_sign import md5
 
 __all__ = ["S3Store", "s3_client"]
+
+T = TypeVar("T")
 
 _BATCH = 1000
 #: Single deletes in flight where a store has no DeleteObjects.
 _SINGLES = 16
+#: After so many requests in a row that only the SDK could get through, all go its way.
+_PUZZLES = 3
 #: What an XML body cannot hold, escaped or not.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 #: What one key's failure in a DeleteObjects answer means.
@@ -67,55 +71,71 @@ async def s3_client(options: QueueOptions) -> AsyncIterator[Any]:
 
 
 class S3Store:
-    """One prefix of one bucket, on a client that the caller opened and closes."""
+    """One prefix of one bucket, on a client that the caller opened and closes.
 
-    def __init__(self, client: Any, bucket: str, prefix: str, *, put_args: Mapping[str, Any] | None = None) -> None:
+    `lean` false sends every request through the SDK's client API.
+    """
+
+    def __init__(
+        self, client: Any, bucket: str, prefix: str, *, put_args: Mapping[str, Any] | None = None, lean: bool = True
+    ) -> None:
         self._client = client
         self._bucket = bucket
         self._root = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._put_args = dict(put_args or {})
         self.name = f"s3://{bucket}/{self._root}".rstrip("/") + f" at {client.meta.endpoint_url}"
-        self._express = bucket.endswith("--x-s3")
         # S3 Express directory buckets list in no order and refuse StartAfter.
-        self.lists_in_order = not self._express
+        self.lists_in_order = not bucket.endswith("--x-s3")
         #: Whether If-Match takes the ETag in quotes; None until one update has shown it.
         self._quoted: bool | None = None
         self._batches = True
+        self._sdk = SdkBucket(client, bucket, self._root, self.name, self._put_args)
+        self._lean: LeanBucket | None = None
+        self._opening = anyio.Lock()
+        self._opened = not lean
+        self._puzzles = 0
 
     def __repr__(self) -> str:
         return f"<S3Store {self.name}>"
 
-    async def get(self, key: str) -> Body:
-        with mapped(f"GET {key!r}", self.name):
-            answer = await self._client.get_object(Bucket=self._bucket, Key=self._root + key)
-            async with answer["Body"] as stream:
-                data = await self._read(stream, key)
-            head = _head(answer)
-        return Body(version=head.version, size=len(data), modified=head.modified, date=head.date, data=data)
+    @property
+    def is_lean(self) -> bool:
+        """Whether requests go the lean way; known once the first one was sent."""
+        return self._lean is not None
 
-    async def _read(self, stream: Any, key: str) -> bytes:
-        try:
-            data: bytes = await stream.read()
-        except Exception as error:
-            # A connection that breaks inside a body: the HTTP library's own errors come through as they are.
-            what = f"{type(error).__name__}: {error}"
-            raise Unanswered(f"{self.name}: the answer to GET {key!r} broke off ({what})") from error
-        return data
+    async def _through(self, request: Callable[[LeanBucket | SdkBucket], Awaitable[T]]) -> T:
+        """Send a request the lean way if that is open, and else, or if its answer wants that, through the SDK."""
+        if not self._opened:
+            await self._open()
+        if self._lean is not None:
+            try:
+                answer = await request(self._lean)
+            except Puzzled:
+                self._puzzles += 1
+            else:
+                self._puzzles = 0
+                return answer
+        answer = await request(self._sdk)
+        if self._puzzles >= _PUZZLES:
+            self._lean = None
+        return answer
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if not self._opened:
+                self._lean = await LeanBucket.open(self._client, self._bucket, self._root, self.name, self._put_args)
+                self._opened = True
+
+    async def get(self, key: str) -> Body:
+        return await self._through(lambda bucket: bucket.get(key))
 
     async def head(self, key: str) -> Head:
-        try:
-            with mapped(f"HEAD {key!r}", self.name):
-                return _head(await self._client.head_object(Bucket=self._bucket, Key=self._root + key))
-        except (NotFound, Throttled, Unanswered):
-            raise
-        except StoreError:
-            # A refused HEAD has no body that says why (old credentials, a wrong clock, …): the same GET does.
-            return await self.get(key)
+        return await self._through(lambda bucket: bucket.head(key))
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
         match mode:
             case Create():
-                return await self._put(key, data, {"IfNoneMatch": "*"})
+                return await self._put(key, data, {"if-none-match": "*"})
             case Replace(version):
                 return await self._replace(key, data, version)
         return await self._put(key, data, {})
@@ -128,41 +148,24 @@ class S3Store:
         known = self._quoted
         quoted = known is not False
         try:
-            written = await self._put(key, data, {"IfMatch": _spelled(version, quoted)})
+            written = await self._put(key, data, {"if-match": _spelled(version, quoted)})
         except PreconditionFailed:
             if known is not None or (await self.head(key)).version != version:
                 raise
-            written = await self._put(key, data, {"IfMatch": _spelled(version, not quoted)})
+            written = await self._put(key, data, {"if-match": _spelled(version, not quoted)})
             quoted = not quoted
         self._quoted = quoted
         return written
 
     async def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> Written:
-        digest = await compute(len(data), self._digest, data)
-        with mapped(f"PUT {key!r}", self.name):
-            answer = await self._client.put_object(
-                Bucket=self._bucket,
-                Key=self._root + key,
-                Body=data,
-                **digest,
-                **self._put_args,
-                **condition,
-            )
-            return Written(version=_version(answer["ETag"]), date=_date(answer))
-
-    def _digest(self, data: bytes) -> Mapping[str, str]:
-        """What lets the store refuse a body that broke off: SeaweedFS (4.48) and VersityGW keep what came so far.
-
-        A process killed in the middle of a PUT would leave an empty lock, which reads as olmOCR's, for half an hour.
-        Content-MD5 is what every S3 knows, and what buckets with Object Lock demand; S3 Express takes CRC32 only.
-        """
-        if self._express:
-            return {"ChecksumCRC32": base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode("ascii")}
-        return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")}
+        # By its digest the store refuses a body that broke off. SeaweedFS (4.48) and VersityGW keep what came so far: a
+        # process killed in the middle of a PUT would leave an empty lock, which reads as olmOCR's, for half an hour.
+        # Content-MD5 is what every S3 knows, and what buckets with Object Lock demand.
+        digest = await compute(len(data), md5, data)
+        return await self._through(lambda bucket: bucket.put(key, data, condition, digest))
 
     async def delete(self, key: str) -> Deleted:
-        with mapped(f"DELETE {key!r}", self.name):
-            return Deleted(date=_date(await self._client.delete_object(Bucket=self._bucket, Key=self._root + key)))
+        return await self._through(lambda bucket: bucket.delete(key))
 
     async def delete_many(self, keys: Sequence[str]) -> Deleted:
         batched = [key for key in keys if not _NOT_XML.search(key)]
@@ -187,16 +190,16 @@ class S3Store:
         return Deleted(date=date)
 
     async def _delete_batch(self, keys: list[str], failures: list[StoreError]) -> float:
-        with mapped(f"DELETE of {len(keys)} objects", self.name):
-            answer = await self._client.delete_objects(
-                Bucket=self._bucket, Delete={"Objects": [{"Key": self._root + key} for key in keys], "Quiet": True}
-            )
-        for item in answer.get("Errors", []):
+        async def delete(bucket: LeanBucket | SdkBucket) -> tuple[float, Sequence[Mapping[str, str]]]:
+            return await bucket.delete_batch(keys)
+
+        date, errors = await self._through(delete)
+        for item in errors:
             code = str(item.get("Code"))
             if code != "NoSuchKey":
                 kind = _KEY_ERRORS.get(code, StoreError)
                 failures.append(kind(f"{self.name}: DELETE {item.get('Key')!r}: {code} {item.get('Message', '')}"))
-        return _date(answer)
+        return date
 
     async def _delete_singly(self, keys: Iterable[str], failures: list[StoreError]) -> float:
         dates = [0.0]
@@ -217,50 +220,8 @@ class S3Store:
     async def list(
         self, prefix: str, *, start_after: str | None = None, resume: str | None = None, limit: int = 1000
     ) -> Page:
-        where = {"ContinuationToken": resume} if resume is not None else {}
-        if start_after is not None and resume is None and self.lists_in_order:
-            where["StartAfter"] = self._root + start_after
-        with mapped(f"LIST {prefix!r}", self.name):
-            answer = await self._client.list_objects_v2(
-                Bucket=self._bucket, Prefix=self._root + prefix, MaxKeys=limit, **where
-            )
-            objects = [
-                Listed(
-                    key=item["Key"][len(self._root) :],
-                    version=_version(item["ETag"]),
-                    size=item["Size"],
-                    modified=item["LastModified"].timestamp(),
-                )
-                for item in answer.get("Contents", [])
-            ]
-            # A proxy's page would pass for a listing of nothing, but for this.
-            truncated = answer["IsTruncated"]
-            date = _date(answer)
-        following = answer.get("NextContinuationToken") or None
-        if truncated and following is None:
-            raise StoreError(f"{self.name}: a listing of {prefix!r} is cut off and the store says not where to go on")
-        return Page(objects=objects, next=following if truncated else None, date=date)
-
-
-def _head(answer: Mapping[str, Any]) -> Head:
-    return Head(
-        version=_version(answer["ETag"]),
-        size=answer["ContentLength"],
-        modified=answer["LastModified"].timestamp(),
-        date=_date(answer),
-    )
-
-
-def _date(answer: Mapping[str, Any]) -> float:
-    return answer_date(answer["ResponseMetadata"]["HTTPHeaders"])
-
-
-def _version(etag: str) -> Version:
-    if etag.startswith("W/"):
-        raise Unsupported(f"the store, or a proxy before it, gives weak ETags ({etag}), which no condition can use")
-    if not etag.strip('"'):
-        raise KeyError("ETag")
-    return Version(etag.strip('"'))
+        after = start_after if resume is None and self.lists_in_order else None
+        return await self._through(lambda bucket: bucket.list(prefix, start_after=after, resume=resume, limit=limit))
 
 
 def _spelled(version: Version, quoted: bool) -> str:

@@ -27,8 +27,9 @@ from s3queue._errors import (
     Unsupported,
     WriteConflict,
 )
+from s3queue.stores._port import Version
 
-__all__ = ["answer_date", "mapped"]
+__all__ = ["answer_date", "from_refusal", "mapped", "version_of"]
 
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _SKEWED = {"RequestTimeTooSkewed", "RequestTimeSkewed"}
@@ -95,22 +96,35 @@ def mapped(what: str, where: str) -> Iterator[None]:
 
 
 def _from_answer(error: boto.ClientError, what: str, where: str) -> Exception:
-    answer: Mapping[str, Any] = error.response
-    details: Mapping[str, Any] = answer.get("Error", {})
-    metadata: Mapping[str, Any] = answer.get("ResponseMetadata", {})
+    details: Mapping[str, Any] = error.response.get("Error", {})
+    metadata: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
     status = int(metadata.get("HTTPStatusCode") or 0)
-    code = str(details.get("Code", ""))
-    text = f"{where}: {what}: {status} {code} {str(details.get('Message', ''))[:300]}".rstrip()
+    headers = metadata.get("HTTPHeaders", {})
+    return from_refusal(status, str(details.get("Code", "")), str(details.get("Message", "")), headers, what, where)
+
+
+def from_refusal(status: int, code: str, message: str, headers: Mapping[str, str], what: str, where: str) -> Exception:
+    """Our error for an answer that is not a success; `what` was asked at `where`."""
+    text = f"{where}: {what}: {status} {code} {message[:300]}".rstrip()
     special = _by_code(code, text, where)
     if special is not None:
         return special
     if status in (301, 307) or code in _REGION:
-        region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or "the bucket's own"
+        region = headers.get("x-amz-bucket-region") or "the bucket's own"
         return ConfigurationError(f"{text}: set the region (AWS_REGION) to {region}, or correct the endpoint")
     kind = _by_status(status)
     if kind is StoreError and any(word in f"{code} {text}".lower() for word in _CHECKSUM):
         return Unsupported(f"{text}: the store rejects the SDK's checksums; set request_checksum_calculation")
-    return kind(text, date=_date_of(metadata))
+    return kind(text, date=_date_of(headers))
+
+
+def version_of(etag: str) -> Version:
+    """The version that an ETag names, whatever its spelling. Raises `Unsupported`, and `KeyError` for none."""
+    if etag.startswith("W/"):
+        raise Unsupported(f"the store, or a proxy before it, gives weak ETags ({etag}), which no condition can use")
+    if not etag.strip('"'):
+        raise KeyError("ETag")
+    return Version(etag.strip('"'))
 
 
 def _by_code(code: str, text: str, where: str) -> Exception | None:
@@ -148,9 +162,9 @@ def _by_status(status: int) -> type[StoreError]:
     return StoreError
 
 
-def _date_of(metadata: Mapping[str, Any]) -> float | None:
+def _date_of(headers: Mapping[str, str]) -> float | None:
     try:
-        return answer_date(metadata.get("HTTPHeaders", {}))
+        return answer_date(headers)
     except Unsupported:
         return None
 
