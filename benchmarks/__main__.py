@@ -9,9 +9,9 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import claims
+from benchmarks import claims, client
 
-BENCHMARKS = {"claims": claims.run}
+BENCHMARKS = {"claims": claims.run, "client": client.run}
 
 
 def main() -> None:

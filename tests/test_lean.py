@@ -105,11 +105,26 @@ PAGE = b"""<?xml version="1.0" encoding="UTF-8"?>
 def test_a_page_is_read() -> None:
     """With its escapes: of XML, and of the URL encoding that was asked for."""
     page = read_listing(PAGE)
-    (entry,) = page.entries
-    assert (entry.key, entry.etag, entry.size, entry.modified) == ("a b+c d\n", '"e"', 3, 1_796_119_200.0)
+    assert page.rows == [("a b+c d\n", '"e"', 3, 1_796_119_200.0)]
     assert (page.truncated, page.next) == (True, "t&k")
     plain = read_listing(PAGE.replace(b"<EncodingType>url</EncodingType>", b""))
-    assert plain.entries[0].key == "a%20b%2Bc+d%0A"
+    assert plain.rows[0][0] == "a%20b%2Bc+d%0A"
+
+
+@pytest.mark.parametrize(
+    ("usual", "other"),
+    [
+        (b"<Contents>", b"<Contents><!-- <Key>no</Key> -->"), (b"<Key>", b"<Key><![CDATA[]]>"), (b"&quot;", b"&#34;"),
+        (b"&quot;", b"&#x22;"), (b"<Size>", b"<Size >"), (b"</ListBucketResult>", b"</ListBucketResult>\n"),
+        (b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>", b""), (b"ListBucketResult", b"s3:ListBucketResult"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_page_in_another_shape(usual: bytes, other: bytes) -> None:
+    """The same page, however a store spells its XML."""
+    spelled = PAGE.replace(usual, other).replace(b"xmlns=", b"xmlns:s3=" if b"s3:" in other else b"xmlns=")
+    page, expected = read_listing(spelled), read_listing(PAGE)
+    assert (page.rows, page.truncated, page.next) == (expected.rows, expected.truncated, expected.next)
 
 
 BOMB = b"""<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>

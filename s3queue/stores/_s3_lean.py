@@ -82,8 +82,8 @@ class LeanBucket:
             raise StoreError(f"{self._name}: a listing of {prefix!r} is cut off and the store says not where to go on")
         cut = len(self._root)
         objects = [
-            Listed(key=one.key[cut:], version=version_of(one.etag), size=one.size, modified=one.modified)
-            for one in page.entries
+            Listed(key=key[cut:], version=version_of(etag), size=size, modified=modified)
+            for key, etag, size, modified in page.rows
         ]
         return Page(objects=objects, next=page.next if page.truncated else None, date=self._date_of(answer))
 

@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 __all__ = ["Credentials", "Signer", "md5", "quoted_path", "quoted_query"]
 
+#: Kinds of requests are few; whoever makes up headers shall not fill the memory.
+_ORDERS_MOST = 64
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
@@ -44,7 +46,7 @@ def md5(body: bytes) -> str:
 
 
 class Signer:
-    """Signs requests to one host in one region."""
+    """Signs requests to one host in one region. Remembers what the last request had in common with the next one."""
 
     def __init__(self, host: str, region: str, service: str = "s3") -> None:
         self._host = host
@@ -52,6 +54,10 @@ class Signer:
         self._service = service
         self._key: bytes = b""
         self._key_of: tuple[str, str] = ("", "")
+        self._second = -1
+        self._stamp = self._scope = ""
+        #: By the headers of a request: their names in order, and as the list of signed ones.
+        self._orders: dict[tuple[str, ...], tuple[list[str], str]] = {}
 
     def sign(
         self,
@@ -68,27 +74,46 @@ class Signer:
 
         `path` and `query` are encoded already, and the query is in order; `now` is POSIX seconds.
         """
-        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+        if int(now) != self._second:
+            self._tick(int(now))
         digest = hashlib.sha256(body).hexdigest() if body else _EMPTY
-        every = {**headers, "host": self._host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+        every = {**headers, "host": self._host, "x-amz-content-sha256": digest, "x-amz-date": self._stamp}
         if credentials.token is not None:
             every["x-amz-security-token"] = credentials.token
-        names = sorted(every)
-        lines = "".join(f"{name}:{' '.join(every[name].split())}\n" for name in names)
-        signed = ";".join(names)
+        names, signed = self._order(tuple(every))
+        lines = "".join([f"{name}:{_trimmed(every[name])}\n" for name in names])
         canonical = f"{method}\n{path}\n{query}\n{lines}\n{signed}\n{digest}"
-        scope = f"{stamp[:8]}/{self._region}/{self._service}/aws4_request"
-        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        key = self._signing_key(credentials.secret_key, stamp[:8])
-        signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-        who = f"{credentials.access_key}/{scope}"
+        hashed = hashlib.sha256(canonical.encode()).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{self._stamp}\n{self._scope}\n{hashed}"
+        signature = hmac.digest(self._signing_key(credentials.secret_key), text.encode(), "sha256").hex()
+        who = f"{credentials.access_key}/{self._scope}"
         every["authorization"] = f"AWS4-HMAC-SHA256 Credential={who}, SignedHeaders={signed}, Signature={signature}"
         return every
 
-    def _signing_key(self, secret: str, day: str) -> bytes:
+    def _tick(self, second: int) -> None:
+        self._second = second
+        self._stamp = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
+        self._scope = f"{self._stamp[:8]}/{self._region}/{self._service}/aws4_request"
+
+    def _order(self, names: tuple[str, ...]) -> tuple[list[str], str]:
+        found = self._orders.get(names)
+        if found is None:
+            ordered = sorted(names)
+            found = ordered, ";".join(ordered)
+            if len(self._orders) < _ORDERS_MOST:
+                self._orders[names] = found
+        return found
+
+    def _signing_key(self, secret: str) -> bytes:
+        day = self._stamp[:8]
         if self._key_of != (secret, day):
             key = f"AWS4{secret}".encode()
             for part in (day, self._region, self._service, "aws4_request"):
-                key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+                key = hmac.digest(key, part.encode(), "sha256")
             self._key, self._key_of = key, (secret, day)
         return self._key
+
+
+def _trimmed(value: str) -> str:
+    """A header's value without outer spaces, and runs of spaces as one."""
+    return " ".join(value.split()) if " " in value else value

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
@@ -52,6 +53,10 @@ _PUT_HEADERS = {
 }
 
 
+#: One of ours for each of the SDK's, for as long as that lives.
+_sessions: WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession] = WeakKeyDictionary()
+
+
 class BrokenOff(Exception):
     """No answer, or half of one."""
 
@@ -75,13 +80,16 @@ class Wire:
 
     def __init__(self, base: str, signer: Signer, session: aiohttp.ClientSession, proxy: Any, signing: Any) -> None:
         split = urlsplit(base)
-        self._origin = f"{split.scheme}://{split.netloc}"
+        self._origin = URL(f"{split.scheme}://{split.netloc}", encoded=True)
         self._path = split.path.rstrip("/")
         self._signer = signer
         self._session = session
         self._proxy = proxy
         self._signing = signing
         self._wall = Runtime().wall
+        #: The last credentials, as the SDK gave them, and as we use them.
+        self._frozen: Any = None
+        self._last = Credentials("", "")
 
     @classmethod
     async def open(cls, client: Any, bucket: str) -> Wire | None:
@@ -93,11 +101,12 @@ class Wire:
             http = client._endpoint.http_session  # noqa: SLF001 - it has no other face, see _is_plain
             proxy = http._proxy_config.proxy_url_for(base)  # noqa: SLF001
             session = await http._get_session(proxy)  # noqa: SLF001
+            signing = client._request_signer  # noqa: SLF001
         except (AttributeError, TypeError, KeyError, ValueError):
             return None  # an SDK that is built in another way
-        if not isinstance(session, aiohttp.ClientSession):
+        if not isinstance(session, aiohttp.ClientSession) or session.connector is None:
             return None
-        return cls(base, Signer(urlsplit(base).netloc, region, service), session, proxy, client._request_signer)  # noqa: SLF001
+        return cls(base, Signer(urlsplit(base).netloc, region, service), _lean_session(session), proxy, signing)
 
     async def send(
         self,
@@ -109,7 +118,6 @@ class Wire:
         body: bytes = b"",
     ) -> Answer:
         """Send one request and read its answer. `path` is a key. Raises `BrokenOff`."""
-        credentials = await self._signing._credentials.get_frozen_credentials()  # noqa: SLF001
         path = f"{self._path}/{quoted_path(path)}"
         text = quoted_query(query) if query else ""
         signed = self._signer.sign(
@@ -119,22 +127,31 @@ class Wire:
             headers or {},
             body,
             now=self._wall(),
-            credentials=Credentials(credentials.access_key, credentials.secret_key, credentials.token),
+            credentials=await self._credentials(),
         )
-        url = URL(f"{self._origin}{path}?{text}" if text else f"{self._origin}{path}", encoded=True)
+        url = self._origin.with_path(path, encoded=True)
+        if text:
+            url = URL(f"{url}?{text}", encoded=True)
         try:
             async with self._session.request(
                 method,
                 url,
                 headers=signed,
                 data=io.BytesIO(body) if len(body) > _LARGE else body or None,
-                skip_auto_headers=_NOT_ADDED,
                 allow_redirects=False,
                 proxy=self._proxy,
             ) as response:
                 return Answer(response.status, response.headers, await response.read())
         except _NETWORK as error:
             raise BrokenOff(f"{type(error).__name__}: {error}") from error
+
+    async def _credentials(self) -> Credentials:
+        """Those of the SDK's provider, which refreshes them when they are due."""
+        now = await self._signing._credentials.get_frozen_credentials()  # noqa: SLF001
+        if now != self._frozen:
+            self._frozen = now
+            self._last = Credentials(now.access_key, now.secret_key, now.token)
+        return self._last
 
 
 def put_headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:
@@ -165,6 +182,20 @@ def _is_plain(client: Any, bucket: str) -> bool:
         for operation in _OPERATIONS
         for handler in client.meta.events._emitter._handlers.prefix_search(f"{event}.s3.{operation}")  # noqa: SLF001
     )
+
+
+def _lean_session(sdk: aiohttp.ClientSession) -> aiohttp.ClientSession:
+    """A session on the SDK's connections (which the SDK closes), without what a browser needs and S3 does not."""
+    if sdk not in _sessions:
+        _sessions[sdk] = aiohttp.ClientSession(
+            connector=sdk.connector,
+            connector_owner=False,
+            timeout=sdk.timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=_NOT_ADDED,
+        )
+    return _sessions[sdk]
 
 
 async def _address(client: Any, bucket: str) -> tuple[str, str, str]:

@@ -1,0 +1,163 @@
+"""What one request costs: aiobotocore's client API, our lean path, and obstore (Rust), verb by verb."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from s3queue.stores import CREATE, Store
+from s3queue.stores._s3 import S3Store
+from tests.conftest import client_of
+from tests.servers._process import S3Server
+from tests.servers.seaweed import seaweedfs
+
+ROUNDS = 5
+REQUESTS = 200
+PAGES = 10
+BODY = b'{"v":1,"state":"held","owner":"host:1:abc","token":"0123456789abcdef","epoch":1,"ttl":120.0,"beat":0,"failures":0}'
+
+Verb = Callable[[int], Awaitable[Any]]
+
+
+class Ours:
+    """Our store; with the SDK's client API, or without it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def verbs(self, round_: str) -> dict[str, Verb]:
+        store = self._store
+        return {
+            "PUT create": lambda i: store.put(f"{round_}/{i}", BODY, CREATE),
+            "HEAD": lambda i: store.head(f"{round_}/{i}"),
+            "GET": lambda i: store.get(f"{round_}/{i}"),
+            "LIST 1000": lambda i: store.list("listed/"),
+            "DELETE": lambda i: store.delete(f"{round_}/{i}"),
+        }
+
+
+class Obstore:
+    """obstore's S3 store."""
+
+    def __init__(self, server: S3Server, prefix: str) -> None:
+        from obstore.store import S3Store as Rust
+
+        self._store = Rust(
+            server.bucket,
+            endpoint=server.endpoint,
+            access_key_id=server.access_key,
+            secret_access_key=server.secret_key,
+            region="us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+        self._prefix = prefix
+
+    def verbs(self, round_: str) -> dict[str, Verb]:
+        store, at = self._store, f"{self._prefix}/{round_}"
+        return {
+            "PUT create": lambda i: store_put(store, f"{at}/{i}"),
+            "HEAD": lambda i: head(store, f"{at}/{i}"),
+            "GET": lambda i: get(store, f"{at}/{i}"),
+            "LIST 1000": lambda i: listed(store, f"{self._prefix}/listed/"),
+            "DELETE": lambda i: delete(store, f"{at}/{i}"),
+        }
+
+
+async def store_put(store: Any, key: str) -> None:
+    import obstore
+
+    await obstore.put_async(store, key, BODY, mode="create")
+
+
+async def head(store: Any, key: str) -> None:
+    import obstore
+
+    await obstore.head_async(store, key)
+
+
+async def get(store: Any, key: str) -> None:
+    import obstore
+
+    await (await obstore.get_async(store, key)).bytes_async()
+
+
+async def listed(store: Any, prefix: str) -> None:
+    import obstore
+
+    async for _ in obstore.list(store, prefix, chunk_size=1000):
+        return
+
+
+async def delete(store: Any, key: str) -> None:
+    import obstore
+
+    await obstore.delete_async(store, key)
+
+
+async def measure(verb: Verb, count: int) -> tuple[float, float]:
+    """(CPU seconds, seconds) a request, one after the other; CPU of all threads."""
+    await verb(0)
+    cpu, wall = time.process_time(), time.perf_counter()
+    for i in range(1, count + 1):
+        await verb(i)
+    return (time.process_time() - cpu) / count, (time.perf_counter() - wall) / count
+
+
+async def compare(server: S3Server) -> dict[str, dict[str, list[float]]]:
+    """CPU milliseconds a request, by verb and side, a round each."""
+    found: dict[str, dict[str, list[float]]] = {}
+    async with client_of(server) as client:
+        sides: dict[str, Any] = {
+            "aiobotocore": Ours(S3Store(client, server.bucket, "sdk", lean=False)),
+            "s3queue": Ours(S3Store(client, server.bucket, "lean")),
+        }
+        if find_spec("obstore") is not None:
+            sides["obstore"] = Obstore(server, "rust")
+        for prefix in ("sdk", "lean", "rust"):
+            filler = S3Store(client, server.bucket, prefix)
+            for i in range(1000):
+                await filler.put(f"listed/{i:04}", BODY, CREATE)
+        for round_ in range(ROUNDS):
+            for side, one in sides.items():
+                for name, verb in one.verbs(f"r{round_}").items():
+                    cpu, _ = await measure(verb, PAGES if name.startswith("LIST") else REQUESTS)
+                    found.setdefault(name, {}).setdefault(side, []).append(cpu * 1000)
+    return found
+
+
+def run_async(server: S3Server) -> dict[str, dict[str, list[float]]]:
+    import anyio
+
+    return anyio.run(compare, server, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+
+
+def run() -> list[dict[str, object]]:
+    """Print and return one row a verb."""
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder, seaweedfs(Path(folder)) as server:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        found = run_async(server)
+    print(f"CPU ms a request, medians of {ROUNDS} rounds of {REQUESTS} requests (LIST: {PAGES}), one SeaweedFS")
+    if find_spec("obstore") is None:
+        print("obstore is not installed (extra bench): left out")
+    sides = list(next(iter(found.values())))
+    print(f"{'verb':<12}" + "".join(f"{side:>13}" for side in sides) + f"{'ours/SDK':>11}{'ours/obstore':>14}")
+    for verb, values in found.items():
+        cpu = {side: statistics.median(values[side]) for side in sides}
+        ratios = {"ours/SDK": cpu["s3queue"] / cpu["aiobotocore"]}
+        if "obstore" in cpu:
+            ratios["ours/obstore"] = cpu["s3queue"] / cpu["obstore"]
+        print(
+            f"{verb:<12}" + "".join(f"{cpu[side]:>13.3f}" for side in sides)
+            + f"{ratios['ours/SDK']:>11.2f}{ratios.get('ours/obstore', float('nan')):>14.2f}"
+        )  # fmt: skip
+        rows.append({"verb": verb, **cpu, **ratios})
+    return rows
