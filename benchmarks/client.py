@@ -20,7 +20,7 @@ from tests.servers.seaweed import seaweedfs
 ROUNDS = 5
 REQUESTS = 200
 PAGES = 10
-BODY = b'{"v":1,"state":"held","owner":"host:1:abc","token":"0123456789abcdef","epoch":1,"ttl":120.0,"beat":0,"failures":0}'
+BODY = b'{"v":1,"state":"held","owner":"host:1:abc","token":"0123456789abcdef","epoch":1,"ttl":120.0,"beat":0}'
 
 Verb = Callable[[int], Awaitable[Any]]
 
