@@ -48,7 +48,7 @@ async def ours(server: S3Server, prefix: str, workers: int, groups: int) -> Numb
             options=QueueOptions(check_store=False, claim_ahead=max(8, workers), claim_concurrency=min(64, workers)),
         )
         await queue.populate_queue([f"path-{i}" for i in range(groups)])
-        store = queue._workspace.store
+        store = queue._workspace.store  # noqa: SLF001 - its counter
         before = sum(store.requests.values())
         lags: list[float] = []
 
@@ -178,8 +178,8 @@ async def _member(server: S3Server, prefix: str, workers: int, ledger: Path) -> 
     async with client_of(server) as client:
         queue = WorkQueue(Backend(S3Store(client, server.bucket, prefix)), options=QueueOptions(check_store=False))
         await queue.run(note, workers=workers)
-        requests = sum(queue._workspace.store.requests.values())
-    ledger.write_text("\n".join([str(requests), *ran]))
+        requests = sum(queue._workspace.store.requests.values())  # noqa: SLF001 - its counter
+    await anyio.Path(ledger).write_text("\n".join([str(requests), *ran]))
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def run() -> list[dict[str, Any]]:
                     f"{numbers['requests/group']:>16.3f}{numbers.get('lag p99 ms', float('nan')):>12.1f}"
                 )
             ratio = sides["s3queue"]["groups/s"] / sides["five requests"]["groups/s"]
-            print(f"{'':>7}  ours / five requests: {ratio:.1f}×")
+            print(f"{'':>7}  ours / five requests: {ratio:.1f}")
     for processes, groups in FLEETS:
         numbers = fleet("null", processes, groups)
         rows.append({"server": "null", "processes": processes, "groups": groups, "side": "s3queue", **numbers})

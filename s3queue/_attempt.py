@@ -101,6 +101,9 @@ class Attempts:
                 await self._run_named(attempt, unit)
             return
         units = iter(attempt.units)
+        if len(attempt.units) == 1:
+            await self._lane(attempt, units, on_unit)
+            return
         async with task_group() as tasks:
             for _ in range(min(self._workers, len(attempt.units))):
                 tasks.start_soon(self._lane, attempt, units, on_unit)

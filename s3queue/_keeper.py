@@ -52,8 +52,9 @@ class Keeper:
 
     def keep(self, lease: Lease) -> None:
         """Renew this lease from now on."""
-        self._kept[lease] = _Kept(lease)
-        self._change.set()
+        kept = self._kept[lease] = _Kept(lease)
+        if kept.due(self._checkpoint_every) < self._sleeps_until:
+            self._change.set()
 
     def news(self, lease: Lease) -> None:
         """Something is done that no lock tells yet: a renewal tells it, `checkpoint_every` from now at the latest."""

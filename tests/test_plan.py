@@ -11,6 +11,7 @@ from s3queue._index import Index
 from s3queue._options import QueueOptions
 from s3queue._plan import (
     CANDIDATES_MOST,
+    CROWD,
     DEAD,
     DONE,
     HELD,
@@ -152,7 +153,7 @@ def test_done_and_locked_groups_are_no_candidates() -> None:
     plan.next_step(0.0)
     plan.saw_stretch(ListStretch(""), done=names[:2], locks={names[2]: listed("v")}, end="", date=0.0, now=0.0)
 
-    assert claims(plan) == names[3:]
+    assert sorted(claims(plan)) == names[3:]
     assert [plan.count(state) for state in (OPEN, HELD, DEAD, MINE, DONE)] == [0, 1, 0, 3, 2]
     assert [plan.is_done(name) for name in names] == [True, True, False, False, False, False]
 
@@ -221,7 +222,18 @@ def test_a_released_lock_is_taken_over_before_anything_new_is_claimed() -> None:
     see_all(plan, locks={names[2]: listed("v", size=FREE_SIZE)})
 
     assert plan.next_step(0.0) == TakeOver(names[2])
-    assert claims(plan) == names[:2]
+    assert sorted(claims(plan)) == names[:2]
+
+
+def test_what_is_behind_a_walker_comes_first() -> None:
+    """A fresh lock is where somebody walks: first what is before it, then the rest from its far end."""
+    plan, names = plan_of(10)
+    fresh, old = listed("v", modified=95.0), listed("w", modified=10.0)
+    see_all(plan, locks={names[4]: fresh, names[2]: old}, date=100.0)
+
+    found = claims(plan)
+
+    assert found == [names[0], names[1], names[3], *reversed(names[5:])]
 
 
 def test_a_live_lock_is_looked_at_when_it_may_be_past() -> None:
@@ -326,30 +338,38 @@ def test_a_lock_that_is_back_needs_no_probe() -> None:
     assert plan.count(HELD) == 1
 
 
-def test_held_groups_are_asked_after_a_few_at_a_time() -> None:
-    """A lock outlives its group's completion, so each poll asks for the flags of some that are held."""
+def test_held_groups_are_asked_after() -> None:
+    """A lock outlives its group's completion, so each poll asks for the flags of what is held: few by a HEAD each."""
     plan, names = plan_of(100)
-    see_all(plan, locks={name: listed("v") for name in names})
-    asked: set[str] = set()
-    now = 0.0
-    for _ in range(30):
-        plan.index_checked(now)
-        assert plan.next_step(now) == PollLocks()
-        plan.saw_locks({name: listed("v") for name in names}, date=now, now=now)
-        probes = []
-        while isinstance(step := plan.next_step(now), Probe):
-            probes.append(step.group)
-            plan.probed(step.group, is_done=False)
-        assert len(set(probes)) == len(probes) == PROBES_MOST
-        asked.update(probes)
-        assert isinstance(step, Wait)
-        now = min(now + 30, step.until)
-        if now > 100:
-            break
+    held = names[:: len(names) // (CROWD - 1)][: CROWD - 1]
+    for name in set(names) - set(held):
+        plan.done(name)
+    locks = {name: listed("v") for name in held}
+    plan.saw_locks(locks, date=0.0, now=0.0)
 
-    assert len(asked) > PROBES_MOST
-    plan.probed(names[0], is_done=True)
-    assert (plan.count(HELD), plan.count(DONE)) == (99, 1)
+    probes = [plan.next_step(0.0) for _ in held]
+
+    assert sorted(step.group for step in probes if isinstance(step, Probe)) == sorted(held)
+    assert isinstance(plan.next_step(0.0), Wait)
+    plan.probed(held[0], is_done=True)
+    assert (plan.count(HELD), plan.count(DONE)) == (CROWD - 2, 100 - CROWD + 2)
+    assert plan.next_step(OPTIONS.poll_min) == PollLocks()
+
+
+def test_a_crowd_of_held_groups_is_listed() -> None:
+    """Where many are close together on the ring, a listing of their stretch tells of all at once."""
+    plan, names = plan_of(100)
+    for name in names[: -CROWD - 3]:
+        plan.done(name)
+    locks = {name: listed("v") for name in names[-CROWD - 3 :]}
+    plan.saw_locks(locks, date=0.0, now=0.0)
+
+    step = plan.next_step(0.0)
+
+    assert step == ListStretch(names[-CROWD - 4])
+    assert isinstance(step, ListStretch)
+    plan.saw_stretch(step, done=names[-CROWD:], locks={}, end="", date=0.0, now=0.0)
+    assert (plan.count(HELD), plan.count(DONE)) == (3, 97)
 
 
 def test_a_dead_groups_lock_that_vanished_is_probed() -> None:
