@@ -54,7 +54,7 @@ def botocores(
     st.lists(st.tuples(text, st.one_of(st.just(""), text)), max_size=4, unique_by=lambda pair: pair[0]),
     st.dictionaries(names, printable, max_size=4),
     st.binary(max_size=100),
-    st.floats(1_600_000_000, 4_000_000_000),
+    st.integers(1_600_000_000, 4_000_000_000),
     st.builds(Credentials, printable, printable, st.one_of(st.none(), printable)),
 )
 def test_signatures_are_botocores(
@@ -63,7 +63,7 @@ def test_signatures_are_botocores(
     query: Sequence[tuple[str, str]],
     headers: dict[str, str],
     body: bytes,
-    now: float,
+    now: int,
     credentials: Credentials,
 ) -> None:
     """For any key, query, headers, body, date and session token."""

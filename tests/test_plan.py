@@ -458,7 +458,7 @@ def test_what_we_handed_back_may_be_somebody_elses_by_then() -> None:
 def test_growth_keeps_what_is_known() -> None:
     """Old groups keep their state at their new places, new ones are open, and old candidates are dropped."""
     plan, names = plan_of(6)
-    see_all(plan, locks={names[0]: listed("v")})
+    see_all(plan, locks={names[0]: listed("v")}, date=100.0)
     assert plan.next_step(0.0) == Claim(names[1], 0.0)
     plan.done(names[2])
     plan.dead(names[3], None)

@@ -12,31 +12,26 @@ of every layer: a 412 proves nothing until the object is read.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
 
 from s3queue._runtime import Runtime
+from s3queue.stores._s3_exchange import Exchange, exchange_on
 from s3queue.stores._s3_sign import Credentials, Signer, quoted_path, quoted_query
 
 __all__ = ["Answer", "Wire"]
 
-#: Headers that aiohttp would add, unsigned and unasked.
-_NOT_ADDED = ("user-agent", "accept", "accept-encoding", "content-type")
 #: Refused, for a reason that the SDK may know a remedy for: redirects, skew, credentials, regions, features.
 _PUZZLING = frozenset({301, 307, 400, 401, 403, 405, 501})
 #: Events of a client on which somebody else's handler may want to change a request, or see it.
 _EVENTS = ("before-parameter-build", "before-call", "request-created", "choose-signer", "before-sign", "before-send")
 _OPERATIONS = ("PutObject", "GetObject", "HeadObject", "DeleteObject", "DeleteObjects", "ListObjectsV2")
 _SDK = ("botocore.", "aiobotocore.")
-#: aiohttp sends larger bodies in pieces, if it is given a file.
-_LARGE = 64 * 1024
 _NETWORK = (aiohttp.ClientError, TimeoutError, OSError)
 #: The SDK's names of arguments of a PUT, as headers.
 _PUT_HEADERS = {
@@ -51,10 +46,6 @@ _PUT_HEADERS = {
     "StorageClass": "x-amz-storage-class",
     "Tagging": "x-amz-tagging",
 }
-
-
-#: One of ours for each of the SDK's, for as long as that lives.
-_sessions: WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession] = WeakKeyDictionary()
 
 
 class BrokenOff(Exception):
@@ -78,12 +69,12 @@ class Answer:
 class Wire:
     """Sends requests to one bucket."""
 
-    def __init__(self, base: str, signer: Signer, session: aiohttp.ClientSession, proxy: Any, signing: Any) -> None:
+    def __init__(self, base: str, signer: Signer, exchange: Exchange, proxy: Any, signing: Any) -> None:
         split = urlsplit(base)
-        self._origin = URL(f"{split.scheme}://{split.netloc}", encoded=True)
+        self._origin = URL(f"{split.scheme}://{split.netloc}", encoded=True).origin()
         self._path = split.path.rstrip("/")
         self._signer = signer
-        self._session = session
+        self._exchange = exchange
         self._proxy = proxy
         self._signing = signing
         self._wall = Runtime().wall
@@ -106,7 +97,7 @@ class Wire:
             return None  # an SDK that is built in another way
         if not isinstance(session, aiohttp.ClientSession) or session.connector is None:
             return None
-        return cls(base, Signer(urlsplit(base).netloc, region, service), _lean_session(session), proxy, signing)
+        return cls(base, Signer(urlsplit(base).netloc, region, service), exchange_on(session), proxy, signing)
 
     async def send(
         self,
@@ -129,19 +120,9 @@ class Wire:
             now=self._wall(),
             credentials=await self._credentials(),
         )
-        url = self._origin.with_path(path, encoded=True)
-        if text:
-            url = URL(f"{url}?{text}", encoded=True)
+        target = f"{path}?{text}" if text else path
         try:
-            async with self._session.request(
-                method,
-                url,
-                headers=signed,
-                data=io.BytesIO(body) if len(body) > _LARGE else body or None,
-                allow_redirects=False,
-                proxy=self._proxy,
-            ) as response:
-                return Answer(response.status, response.headers, await response.read())
+            return Answer(*await self._exchange.send(method, self._origin, target, signed, body, proxy=self._proxy))
         except _NETWORK as error:
             raise BrokenOff(f"{type(error).__name__}: {error}") from error
 
@@ -182,20 +163,6 @@ def _is_plain(client: Any, bucket: str) -> bool:
         for operation in _OPERATIONS
         for handler in client.meta.events._emitter._handlers.prefix_search(f"{event}.s3.{operation}")  # noqa: SLF001
     )
-
-
-def _lean_session(sdk: aiohttp.ClientSession) -> aiohttp.ClientSession:
-    """A session on the SDK's connections (which the SDK closes), without what a browser needs and S3 does not."""
-    if sdk not in _sessions:
-        _sessions[sdk] = aiohttp.ClientSession(
-            connector=sdk.connector,
-            connector_owner=False,
-            timeout=sdk.timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=_NOT_ADDED,
-        )
-    return _sessions[sdk]
 
 
 async def _address(client: Any, bucket: str) -> tuple[str, str, str]:
