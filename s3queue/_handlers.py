@@ -54,9 +54,10 @@ class Runner:
         A thread cannot be stopped: on cancellation it runs on, and its result is dropped.
         """
         _current.set(item)
-        with anyio.move_on_after(self._timeout) as scope:
+        if self._timeout is None:
             return await self._call(argument)
-        assert scope.cancelled_caught
+        with anyio.move_on_after(self._timeout):
+            return await self._call(argument)
         raise HandlerError(f"{self.name} ran longer than its timeout of {self._timeout:g} s")
 
     async def _call(self, argument: Any) -> Any:

@@ -97,7 +97,12 @@ class Index:
 
     def position(self, group: str) -> int:
         """The position of the first group whose name is not before this one."""
-        return bisect_left(range(len(self)), group, key=self.name)
+        names = self._names
+        try:
+            wanted = bytes.fromhex(group)
+        except ValueError:
+            return bisect_left(range(len(self)), group, key=self.name)
+        return bisect_left(range(len(self)), wanted, key=lambda i: names[i * _NAME : (i + 1) * _NAME])
 
     def names(self) -> set[str]:
         """The names of all groups."""

@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import time
-from contextlib import AbstractContextManager
 from random import Random, SystemRandom
 
 import anyio
@@ -35,10 +34,6 @@ class Runtime:
     async def sleep(self, seconds: float) -> None:
         """Wait, by the monotonic clock; a negative time is none."""
         await anyio.sleep(max(0.0, seconds))
-
-    def fail_after(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
-        """Raise `TimeoutError` when the block takes longer than `seconds` (None: never)."""
-        return anyio.fail_after(seconds)
 
     def token(self) -> str:
         """16 URL-safe characters (96 random bits), different at each call: the name of one intent."""

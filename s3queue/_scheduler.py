@@ -140,7 +140,7 @@ class Scheduler:
     def stop(self) -> None:
         """Claim nothing more; `acquire` returns None from now on, until `resume`."""
         self._stopping = True
-        self.changed()
+        self._wake()
 
     def resume(self) -> None:
         """Forget that claiming was stopped, or what ended it."""

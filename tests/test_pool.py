@@ -324,6 +324,21 @@ async def test_drain() -> None:
 
 
 @virtual
+async def test_a_stop_reaches_workers_that_wait() -> None:
+    """Also when there are fewer groups than workers: those that have nothing to do do not hold up the end."""
+    made = await machine(2)
+
+    async def handler(item: WorkItem) -> None:
+        made.queue.stop()
+        await anyio.sleep(1000)
+
+    summary = await made.run(handler, workers=8, grace=10)
+
+    assert (summary.done, summary.stopped, summary.unfinished) == (0, True, 2)
+    assert anyio.current_time() == pytest.approx(10, abs=1)
+
+
+@virtual
 async def test_after_a_run_the_queue_works_on() -> None:
     """A run that was stopped, even before it began, leaves a queue that runs again and that can be used by hand."""
     made = await machine(3)

@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import anyio
+
 from s3queue._errors import CredentialsExpired, StoreError, Throttled, Unanswered, WriteConflict
 from s3queue._events import Events
 from s3queue._runtime import Runtime
@@ -155,8 +157,6 @@ class RetryingStore:
 
     async def _within_deadline(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int) -> T:
         seconds = self._timeout * max(1, requests)
-        try:
-            with self._runtime.fail_after(seconds):
-                return await request()
-        except TimeoutError:
-            raise Unanswered(f"{self.name}: no answer to {verb} of {key!r} within {seconds:g} s") from None
+        with anyio.CancelScope(deadline=self._runtime.monotonic() + seconds):
+            return await request()
+        raise Unanswered(f"{self.name}: no answer to {verb} of {key!r} within {seconds:g} s")
