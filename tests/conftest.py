@@ -22,6 +22,41 @@ from tests.servers.seaweed import seaweedfs
 _prefixes = itertools.count(1)
 
 
+_PROOFS = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seeds",
+        type=int,
+        default=50,
+        help="how many fleets to simulate, and how many schedules to draw from large scopes",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_PROOFS] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[_PROOFS]:
+        terminalreporter.section("proof")
+        for line in config.stash[_PROOFS]:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def proof(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Say at the end of the run what was proved."""
+    return pytestconfig.stash[_PROOFS].append
+
+
+@pytest.fixture
+def seeds(pytestconfig: pytest.Config) -> int:
+    """How many seeds this run is worth."""
+    return int(pytestconfig.getoption("--seeds"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"seaweed", "moto", "s3_server"} & set(getattr(item, "fixturenames", ())):

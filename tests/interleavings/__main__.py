@@ -1,0 +1,28 @@
+"""``python -m tests.interleavings SCOPE [SCHEDULE]``: explore a scope, or replay one schedule of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.interleavings._choices import parse
+from tests.interleavings._explorer import explore, replay
+from tests.interleavings._scopes import SCOPES
+
+
+def main(name: str, schedule: str | None = None) -> None:
+    if schedule is None:
+        began = time.monotonic()
+        report = explore(SCOPES[name])
+        print(f"{report} in {time.monotonic() - began:.1f} s")
+        if report.broken is not None:
+            sys.exit(report.failure())
+        return
+    outcome = replay(SCOPES[name], parse(schedule))
+    print("\n".join(outcome.trace))
+    if outcome.violation is not None:
+        sys.exit(outcome.violation)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
