@@ -22,7 +22,7 @@ from s3queue._errors import (
 )
 from s3queue._events import Events
 from s3queue._evidence import Evidence
-from s3queue._intent import Lost, Unknown, Won, settle
+from s3queue._intent import Lost, Outcome, Unknown, Won, settle
 from s3queue._journal import WHOLE, Journal
 from s3queue._locks import Locks, flag_intent, lock_intent
 from s3queue._options import QueueOptions
@@ -199,15 +199,31 @@ class Leases:
     async def _complete(self, lease: Lease, flag: Flag) -> None:
         intent = flag_intent(lease.group, flag)
         async with lease.writing:
-            await self._revalidate(lease)
-            lease.completion = lease.completion or intent
-            outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
+            outcome: Outcome | None = await self._completed_before(lease)
+            if outcome is None:
+                await self._revalidate(lease)
+                lease.completion = lease.completion or intent
+                outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
             lease.ended = not isinstance(outcome, Unknown)
         match outcome:
             case Lost():
                 raise LeaseLost(f"group {lease.group} was completed by another owner: this result was dropped")
             case Unknown(cause=cause):
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause
+
+    async def _completed_before(self, lease: Lease) -> Won | Lost | None:
+        """What became of an earlier try to complete, if that shows.
+
+        It may have been applied though nobody said so; the lock is then gone, which says nothing against it."""
+        if lease.completion is None:
+            return None
+        try:
+            current = await self._store.get(lease.completion.key)
+        except NotFound:
+            return None
+        if lease.completion.ours(current.data):
+            return Won(version=current.version, sent=lease.sent)
+        return Lost(current=current)
 
     async def release(self, lease: Lease, wait: float = 0.0) -> None:
         """Hand the group back, so that anybody may take it over, after `wait` seconds; counts as no attempt.

@@ -152,6 +152,27 @@ async def test_a_completion_that_stays_unknown_is_tried_again_as_the_same() -> N
 
 
 @virtual
+async def test_a_completion_found_by_others_before_its_owner_heard_of_it() -> None:
+    """Whoever finds the flag clears the lock away; its owner, trying again, still learns that it completed.
+
+    Found by an interleaving of two queues used by hand."""
+    w = World()
+    a, b = w.owner(), w.owner()
+    lease = await claimed(a)
+    async with a.store:
+        a.store.script("put", FLAG, Fault.APPLIED_LATER, seconds=6)
+        a.store.script("put", FLAG, Fault.FAILS_BEFORE, times=1000)
+        with pytest.raises(OutcomeUnknown):
+            await a.leases.complete(lease, "mine")
+        await anyio.sleep(OPTIONS.lease_ttl + 5)
+        assert isinstance(await b.leases.take_over(GROUP), Completed)
+
+        await a.leases.complete(lease, "mine")
+
+    assert w.keys() == [FLAG]
+
+
+@virtual
 async def test_release_hands_over_at_once() -> None:
     """A released lock is small, keeps its epoch, counts as no failure, and anybody may take it at once."""
     w = World()
