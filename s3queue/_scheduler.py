@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -143,8 +144,9 @@ class Scheduler:
         self._wake()
 
     def resume(self) -> None:
-        """Forget that claiming was stopped, or what ended it."""
+        """Forget that claiming was stopped, or what ended it, and how fresh the index was: a new run looks anew."""
         self._stopping, self._error = False, None
+        self.plan.index_checked(-math.inf)
 
     async def hand_back(self) -> None:
         """Release the leases that nobody has taken."""

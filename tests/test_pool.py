@@ -45,6 +45,23 @@ async def test_results_are_kept_with_the_completion() -> None:
 
 
 @virtual
+async def test_a_second_run_looks_for_what_was_added_since_the_first() -> None:
+    """However short ago the first one looked at the index."""
+    one = await machine(2)
+    other = Machine(one.bucket, seed=2)
+
+    async def handler(item: WorkItem) -> int:
+        return len(item.work_paths)
+
+    await one.run(handler)
+    await other.queue.populate_queue(["added"])
+
+    summary = await one.run(handler)
+
+    assert (summary.done, len(one.flags())) == (1, 3)
+
+
+@virtual
 async def test_workers_bound_the_calls() -> None:
     """No more than `workers` calls run at once, and as many do while there is work, per group and per path."""
     for per, per_group in (("group", 1), ("path", 20)):
