@@ -1,4 +1,4 @@
-"""``python -m tests.interleavings SCOPE [SCHEDULE]``: explore a scope, or replay one schedule of it."""
+"""``python -m tests.interleavings SCOPE [SCHEDULE]``: explore a scope (or ``all``), or replay one schedule of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tests.interleavings._explorer import explore, replay
 from tests.interleavings._scopes import SCOPES
 
 
-def main(name: str, schedule: str | None = None) -> None:
+def main(name: str = "all", schedule: str | None = None) -> None:
     if schedule is None:
-        began = time.monotonic()
-        report = explore(SCOPES[name])
-        print(f"{report} in {time.monotonic() - began:.1f} s")
-        if report.broken is not None:
-            sys.exit(report.failure())
+        for each in SCOPES if name == "all" else [name]:
+            began = time.monotonic()
+            report = explore(SCOPES[each])
+            print(f"{report} in {time.monotonic() - began:.1f} s", flush=True)
+            if report.broken is not None:
+                print(report.failure())
         return
     outcome = replay(SCOPES[name], parse(schedule))
     print("\n".join(outcome.trace))

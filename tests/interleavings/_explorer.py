@@ -60,7 +60,7 @@ def explore(scope: Scope, *, most: int | None = None) -> Report:
         if schedules == most:
             return Report(scope.name, schedules, None, exhausted=False)
         run = _DepthFirst(scope, starts.pop())
-        outcome = World(scope).run(run.choose)
+        outcome = World(scope).run(run)
         schedules += not outcome.redundant
         if outcome.violation is not None:
             return Report(scope.name, schedules, outcome, exhausted=False)
@@ -71,7 +71,7 @@ def explore(scope: Scope, *, most: int | None = None) -> Report:
 def sample(scope: Scope, seeds: range) -> Report:
     """One random schedule a seed, with preemptions and faults wherever chance puts them."""
     for number, seed in enumerate(seeds, start=1):
-        outcome = World(scope).run(_AtRandom(scope, Random(seed)).choose)
+        outcome = World(scope).run(_AtRandom(scope, Random(seed)))
         if outcome.violation is not None:
             return Report(scope.name, number, outcome, exhausted=False)
     return Report(scope.name, len(seeds), None, exhausted=False)
@@ -79,7 +79,7 @@ def sample(scope: Scope, seeds: range) -> Report:
 
 def replay(scope: Scope, choices: tuple[Choice, ...]) -> Outcome:
     """That schedule again; past its end, nothing special happens."""
-    return World(scope).run(_DepthFirst(scope, _Start(choices)).choose)
+    return World(scope).run(_DepthFirst(scope, _Start(choices)))
 
 
 class _DepthFirst:
@@ -89,28 +89,35 @@ class _DepthFirst:
         self._scope = scope
         self._start = start
         self._asleep: Asleep = start.asleep
+        #: What happened so far.
         self._taken: list[Choice] = []
+        self._preemptions, self._faults = start.preemptions, start.faults
         self.branches: list[_Start] = []
 
-    def choose(self, options: list[Option]) -> Option:
+    def scripted(self) -> Choice | None:
         step = len(self._taken)
-        if step < len(self._start.prefix):
-            chosen = _option(options, self._start.prefix[step])
-        else:
-            awake = [option for option in options if option.choice not in self._asleep and self._affordable(option)]
-            if not awake:
-                raise Redundant
-            chosen = awake[0]
-            # A default may cost something where what would be free is asleep: then this order is a detour.
-            self._branch(awake)
-            self._asleep = _still_asleep(self._asleep, chosen)
+        if step >= len(self._start.prefix):
+            return None
+        self._taken.append(self._start.prefix[step])
+        return self._taken[-1]
+
+    def choose(self, options: list[Option]) -> Choice:
+        # What is next may cost something where what would be free is asleep.
+        awake = [option for option in options if option.choice not in self._asleep and self._affordable(option)]
+        if not awake:
+            raise Redundant
+        chosen = awake[0]
+        self._branch(awake)
+        self._preemptions += chosen.preemptions
+        self._faults += chosen.faults
+        self._asleep = _still_asleep(self._asleep, chosen)
         self._taken.append(chosen.choice)
-        return chosen
+        return chosen.choice
 
     def _affordable(self, option: Option) -> bool:
         return (
-            self._start.preemptions + option.preemptions <= self._scope.preemptions
-            and self._start.faults + option.faults <= self._scope.faults
+            self._preemptions + option.preemptions <= self._scope.preemptions
+            and self._faults + option.faults <= self._scope.faults
         )
 
     def _branch(self, awake: list[Option]) -> None:
@@ -121,8 +128,8 @@ class _DepthFirst:
                     _Start(
                         (*self._taken, option.choice),
                         _still_asleep(explored, option),
-                        self._start.preemptions + option.preemptions,
-                        self._start.faults + option.faults,
+                        self._preemptions + option.preemptions,
+                        self._faults + option.faults,
                     )
                 )
             if option.footprint is not None:
@@ -136,27 +143,21 @@ def _still_asleep(asleep: Asleep, happens: Option) -> Asleep:
     return {choice: footprint for choice, footprint in asleep.items() if footprint.commutes(what)}
 
 
-def _option(options: list[Option], choice: Choice) -> Option:
-    for option in options:
-        if option.choice == choice:
-            return option
-    raise AssertionError(
-        f"the schedule says {choice}, and only {spell(option.choice for option in options)} can happen"
-    )
-
-
 class _AtRandom:
     """Mostly the default, now and then something else, until the scope's allowance is spent."""
 
     def __init__(self, scope: Scope, rng: Random) -> None:
-        self._left = [scope.preemptions, scope.faults]
+        self._left = list(scope.at_random)
         self._rng = rng
 
-    def choose(self, options: list[Option]) -> Option:
+    def scripted(self) -> Choice | None:
+        return None
+
+    def choose(self, options: list[Option]) -> Choice:
         if self._rng.random() < 0.7:
-            return options[0]
+            return options[0].choice
         possible = [o for o in options if o.preemptions <= self._left[0] and o.faults <= self._left[1]]
         chosen = self._rng.choice(possible)
         self._left[0] -= chosen.preemptions
         self._left[1] -= chosen.faults
-        return chosen
+        return chosen.choice

@@ -2,122 +2,80 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from s3queue import QueueOptions
-from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
-from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Unsettled
-from s3queue._workspace import Workspace
 from tests.interleavings._gate import Fate
-from tests.interleavings._world import Process, Scope, World
-
-GROUP = "ab" * 20
-
-#: Requests are given up long before a lease ends.
-QUICK = QueueOptions(
-    lease_ttl=10, margin=2, request_timeout=3, retry_for=6, backoff=2, backoff_max=4, max_attempts=4, poll_min=2,
-    poll_max=4, claim_ahead=0, claim_concurrency=1, block_warning=0, check_store=False,
-)  # fmt: skip
+from tests.interleavings._owners import QUICK, Ending, complete, fail, owner, release, renew_and_complete
+from tests.interleavings._queues import PATIENT, by_hand, operator, populates, works
+from tests.interleavings._world import Scope, World
 
 ALL = frozenset(Fate)
-NONE: frozenset[Fate] = frozenset()
-Ending = Callable[[Process, Workspace, Lease], Awaitable[None]]
+#: What a network does, and what becomes of machines.
+_LOST = frozenset({Fate.FAILS, Fate.UNANSWERED, Fate.TWICE})
+_LATE = frozenset({Fate.DELAYED, Fate.ANSWER_DELAYED, Fate.STALLS})
+_DEATHS = frozenset({Fate.DIES_BEFORE, Fate.DIES_AFTER, Fate.RAISES})
+#: Seconds by which the nodes of a store disagree about the time. The margin is for that, and for whole-second stamps.
+_SKEW = 1.5
 
 
-# What an owner does with a lease. Each says what it was told, for the audit.
-
-
-async def complete(process: Process, workspace: Workspace, lease: Lease) -> None:
-    """Work on it, and complete it."""
-    try:
-        await process.store.work(lease.group)
-    except ValueError:
-        await fail(process, workspace, lease)
-        return
-    try:
-        await workspace.leases.complete(lease)
-    except LeaseLost:
-        process.audit.refused(process.name, lease.group, lease.epoch)
-    except OutcomeUnknown:
-        pass
-    else:
-        process.audit.completed(process.name, lease.group, lease.epoch)
-
-
-async def renew_and_complete(process: Process, workspace: Workspace, lease: Lease) -> None:
-    """The same after a renewal."""
-    try:
-        await workspace.leases.renew(lease)
-    except LeaseLost:
-        return
-    await complete(process, workspace, lease)
-
-
-async def release(process: Process, workspace: Workspace, lease: Lease) -> None:
-    """Give it back."""
-    with contextlib.suppress(LeaseLost, OutcomeUnknown):
-        await workspace.leases.release(lease)
-
-
-async def fail(process: Process, workspace: Workspace, lease: Lease) -> None:
-    """Fail at it."""
-    with contextlib.suppress(LeaseLost, OutcomeUnknown):
-        await workspace.leases.fail(lease, ValueError("no"))
-
-
-def owner(*first: Ending, options: QueueOptions = QUICK) -> Callable[[Process], Awaitable[None]]:
-    """Claims, or takes over, one group until it is done or dead; ends its leases as `first` says, then completes."""
-    endings = list(first)
-
-    async def main(process: Process) -> None:
-        workspace = Workspace(process.store, options=options, runtime=process.runtime)
-        while True:
-            try:
-                if await _attempt(process, workspace, endings):
-                    return
-            except StoreError:
-                await process.runtime.sleep(options.poll_min)
-
-    return main
-
-
-async def _attempt(process: Process, workspace: Workspace, endings: list[Ending]) -> bool:
-    """Whether the group is done or dead."""
-    outcome = await workspace.leases.claim(GROUP)
-    if isinstance(outcome, Busy):
-        outcome = await workspace.leases.take_over(GROUP)
-    match outcome:
-        case Lease() as lease:
-            await _hold(process, workspace, lease, endings.pop(0) if endings else complete)
-        case Busy(seconds):
-            await process.runtime.sleep(seconds or 0.0)
-        case Unsettled():
-            await process.runtime.sleep(workspace.options.poll_min)
-    return isinstance(outcome, Completed | GroupDead)
-
-
-async def _hold(process: Process, workspace: Workspace, lease: Lease, ending: Ending) -> None:
-    process.audit.begins(
-        process.name, lease.group, lease.epoch, lambda: lease.valid(process.world.clock.current_time())
-    )
-    try:
-        await ending(process, workspace, lease)
-    finally:
-        process.audit.ends(process.name, lease.group)
-
-
-def _leases(*endings: tuple[Ending, ...], options: QueueOptions = QUICK) -> Callable[[World], None]:
+def _owners(*endings: tuple[Ending, ...], options: QueueOptions = QUICK, skew: float = 0.0) -> Callable[[World], None]:
     def build(world: World) -> None:
-        for i, first in enumerate(endings, start=1):
-            world.add(f"w{i}", owner(*first, options=options))
+        for i, first in enumerate(endings):
+            world.add(f"w{i + 1}", owner(*first, options=options), skew=skew * i)
 
     return build
 
 
-SCOPES = {
-    scope.name: scope
-    for scope in [
-        Scope(name="lease", build=_leases((), ()), fates=ALL, preemptions=1, faults=1),
-    ]
-}
+def _queues(world: World) -> None:
+    world.populate(["a", "b"])
+    world.add("w1", works())
+    world.add("w2", works())
+
+
+def _hands(world: World) -> None:
+    world.populate(["a"])
+    world.add("w1", by_hand(PATIENT))
+    world.add("w2", by_hand(PATIENT))
+
+
+def _populates(world: World) -> None:
+    world.add("p1", populates(["a", "b"]), worker=False)
+    world.add("p2", populates(["b", "c"]), worker=False)
+
+
+def _growth(world: World) -> None:
+    world.populate(["a"])
+    world.add("p1", populates(["b"]), worker=False)
+    world.add("w1", works())
+
+
+def _operation(world: World) -> None:
+    world.populate(["a"])
+    world.add("w1", works())
+    world.add("op", operator, worker=False)
+
+
+_ALL_SCOPES = [
+    # Two owners, any one fault, any one switch.
+    Scope(name="lease", build=_owners((), ()), fates=_LOST | _DEATHS, preemptions=2, faults=1),
+    Scope(name="renew", build=_owners((renew_and_complete,), ()), fates=_LOST | _DEATHS, preemptions=1, faults=1),
+    Scope(name="leave", build=_owners((release,), (fail,)), fates=_LOST | _DEATHS, preemptions=1, faults=1),
+    # Requests that take longer than a lease lives; nodes of the store that disagree about the time.
+    Scope(
+        name="late",
+        build=_owners((renew_and_complete,), (), options=PATIENT, skew=_SKEW),
+        fates=_LATE,
+        preemptions=1,
+        faults=1,
+    ),
+    Scope(name="crowd", build=_owners((complete,), (release,), ()), fates=frozenset(), preemptions=2, faults=0),
+    # Whole queues: scheduler, keeper, pool.
+    Scope(name="queues", build=_queues, fates=_LOST | _DEATHS, preemptions=1, faults=1),
+    Scope(name="hands", build=_hands, fates=_LATE, preemptions=1, faults=1),
+    # The index.
+    Scope(name="populates", build=_populates, fates=ALL, preemptions=2, faults=1),
+    Scope(name="growth", build=_growth, fates=_LOST, preemptions=1, faults=1),
+    Scope(name="operator", build=_operation, fates=_LOST, preemptions=1, faults=1),
+]
+SCOPES = {scope.name: scope for scope in _ALL_SCOPES}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 import trio.testing
 
+from s3queue import _keys as keys
+from s3queue._index import Index, validate_paths
 from s3queue._runtime import SeededRuntime
+from s3queue.stores import OVERWRITE
 from tests import deterministic
 from tests.audit import Audit, Violation
 from tests.interleavings._choices import CLOCK, WAKE, Choice, Option
@@ -18,8 +22,15 @@ from tests.interleavings._gate import Died, Fate, Gate, GatedStore, Operation
 #: Past this much virtual time, or this many steps, a run that is not over is stuck.
 _TIME_MOST, _STEPS_MOST = 900.0, 1500
 
-#: Picks one of the options; the first is what happens if nothing special does.
-Chooser = Callable[[list[Option]], Option]
+
+class Chooser(Protocol):
+    """Decides what happens."""
+
+    def scripted(self) -> Choice | None:
+        """What is to happen now, if that was decided before."""
+
+    def choose(self, options: list[Option]) -> Choice:
+        """One of these; the first is what happens if nothing special does. Raises `Redundant`."""
 
 
 class Redundant(Exception):
@@ -38,6 +49,8 @@ class Scope:
     #: At most this many switches away from a process that could go on, and faults.
     preemptions: int
     faults: int
+    #: The same, for schedules drawn at random.
+    at_random: tuple[int, int] = (6, 3)
     #: Longer than any lease lives: for how long something may be delayed or stand still.
     patience: float = 40.0
 
@@ -107,25 +120,31 @@ class World:
         store = GatedStore(self.gate, name, runtime, self.audit.view(name), skew)
         self.processes[name] = Process(name, self, main, runtime, store, worker)
 
-    def run(self, choose: Chooser) -> Outcome:
-        """Run from scratch to the end, as `choose` decides."""
+    def populate(self, paths: Sequence[str], per_group: int = 1) -> None:
+        """Have this index from the beginning."""
+        index, _ = Index(b"").add(validate_paths(paths), per_group)
+        self.audit.bucket.write(keys.INDEX, index.encode(), OVERWRITE, 0.0)
+        self.audit.populated(paths)
+
+    def run(self, chooser: Chooser) -> Outcome:
+        """Run from scratch to the end, as `chooser` decides."""
         violation, redundant = None, False
         try:
-            deterministic.run(functools.partial(self._main, choose), clock=self.clock)
+            deterministic.run(functools.partial(self._main, chooser), clock=self.clock)
         except Redundant:
             redundant = True
         except Violation as broken:
             violation = str(broken)
         return Outcome(tuple(self._choices), tuple(self._trace), self.audit.violation or violation, redundant)
 
-    async def _main(self, choose: Chooser) -> None:
+    async def _main(self, chooser: Chooser) -> None:
         ended: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 for process in self.processes.values():
                     nursery.start_soon(process.run)
                 try:
-                    await self._drive(choose)
+                    await self._drive(chooser)
                 except Exception as error:
                     ended = error
                 await self._end_all()
@@ -134,23 +153,25 @@ class World:
         if ended is not None:
             raise ended
 
-    async def _drive(self, choose: Chooser) -> None:
+    async def _drive(self, chooser: Chooser) -> None:
         while True:
             await trio.testing.wait_all_tasks_blocked()
             if self.audit.violation is not None:
                 raise Violation(self.audit.violation)
-            options = self._options()
-            if not options:
-                break
+            choice = chooser.scripted()
+            if choice is None:
+                options = self._options()
+                if not options:
+                    break
+                choice = chooser.choose(options)
             if self.clock.current_time() > _TIME_MOST or len(self._choices) > _STEPS_MOST:
                 raise Violation(f"not finished after {self.clock.current_time():.0f} s")
-            option = choose(options)
-            self._choices.append(option.choice)
-            self._do(option.choice)
+            self._choices.append(choice)
+            self._do(choice)
         stuck = [name for name, process in self.processes.items() if not process.finished]
         if stuck:
             raise Violation(f"{stuck} wait for ever")
-        self.audit.check_end()
+        self.audit.check_end(settled=any(process.is_worker for process in self.processes.values()))
 
     async def _end_all(self) -> None:
         for name in self.processes:
