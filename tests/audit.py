@@ -99,6 +99,32 @@ class Audit:
             f"{author} completed {_short(group)} and was told that it did not",
         )
 
+    def lost(self, author: str, group: str, epoch: int) -> None:
+        """A process was told that its lease is somebody else's."""
+        lock = self._data(keys.lock(group))
+        own = lock is not None and self._writings[keys.lock(group)].author == author
+        self._demand(
+            not own or LockRecord.decode(lock or b"").epoch != epoch or self._is_past(group),
+            f"{author} holds {_short(group)} and was told that it is lost",
+        )
+
+    def sends_flag(self, author: str, group: str) -> None:
+        """A process sends a completion for the first time: the lock must be its own then, however late it arrives."""
+        if self._data(keys.flag(group)) is not None:
+            return  # its lock may have been cleared away
+        writing = self._writings.get(keys.lock(group))
+        if writing is None or writing.author not in self.operators | self.strangers:
+            self._demand(
+                writing is not None and writing.author == author,
+                f"{author} completes {_short(group)} without holding it",
+            )
+
+    def _is_past(self, group: str) -> bool:
+        lock = LockRecord.decode(self._data(keys.lock(group)) or b"")
+        return lock.state is not LockState.HELD or self._clock() > self._writings[keys.lock(group)].at + (
+            lock.ttl or self._olmocr
+        )
+
     def _completer(self, group: str) -> tuple[str, int] | None:
         writing = self._writings.get(keys.flag(group))
         return None if writing is None else (writing.author, Flag.decode(self._data(keys.flag(group)) or b"").epoch)

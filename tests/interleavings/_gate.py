@@ -14,6 +14,7 @@ from s3queue._errors import StoreError, Unanswered
 from s3queue._runtime import Runtime
 from s3queue.stores import MemoryBucket, MemoryStore
 from s3queue.stores._port import Body, Deleted, Head, Page, PutMode, Written
+from tests.audit import Audit
 
 WORK = "work"
 _READS = ("get", "head", "list")
@@ -148,10 +149,13 @@ class GatedStore:
     name = "gated"
     lists_in_order = True
 
-    def __init__(self, gate: Gate, process: str, runtime: Runtime, bucket: MemoryBucket, skew: float = 0.0) -> None:
+    def __init__(self, gate: Gate, process: str, runtime: Runtime, audit: Audit, skew: float = 0.0) -> None:
         self._gate = gate
         self._process = process
-        self._store = _Instant(runtime, bucket, skew)
+        self._audit = audit
+        self._store = _Instant(runtime, audit.view(process), skew)
+        #: Groups whose completion was sent.
+        self._flags: set[str] = set()
 
     async def get(self, key: str) -> Body:
         return cast("Body", await self._pass("get", [key], lambda: self._store.get(key)))
@@ -160,6 +164,10 @@ class GatedStore:
         return cast("Head", await self._pass("head", [key], lambda: self._store.head(key)))
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
+        group = keys.parse_flag(key)
+        if group is not None and group not in self._flags:
+            self._flags.add(group)
+            self._audit.sends_flag(self._process, group)
         return cast("Written", await self._pass("put", [key], lambda: self._store.put(key, data, mode)))
 
     async def delete(self, key: str) -> Deleted:

@@ -48,8 +48,10 @@ async def complete(process: Process, workspace: Workspace, lease: Lease) -> None
 async def renew_and_complete(process: Process, workspace: Workspace, lease: Lease) -> None:
     """The same after a renewal."""
     try:
-        await workspace.leases.renew(lease)
+        while lease.valid(process.runtime.monotonic()) and not await workspace.leases.renew(lease):
+            pass
     except LeaseLost:
+        process.audit.lost(process.name, lease.group, lease.epoch)
         return
     await complete(process, workspace, lease)
 

@@ -19,8 +19,8 @@ def _queue(process: Process, options: QueueOptions) -> WorkQueue:
     def observe(event: Event) -> None:
         if event.name == "group.done":
             process.audit.completed(process.name, event.fields["hash"], event.fields["epoch"])
-        elif event.name == "lease.lost":
-            process.audit.refused(process.name, event.fields["hash"], event.fields["epoch"])
+        elif event.name == "lease.lost" and "taken over" in event.fields["error"]:
+            process.audit.lost(process.name, event.fields["hash"], event.fields["epoch"])
 
     return WorkQueue(Backend(process.store), options=options, runtime=process.runtime, observer=observe)
 

@@ -49,7 +49,8 @@ class Scope:
     #: At most this many switches away from a process that could go on, and faults.
     preemptions: int
     faults: int
-    #: The same, for schedules drawn at random.
+    #: The same, when there is time; and for schedules drawn at random.
+    deep: tuple[int, int] = (2, 1)
     at_random: tuple[int, int] = (6, 3)
     #: Longer than any lease lives: for how long something may be delayed or stand still.
     patience: float = 40.0
@@ -117,7 +118,7 @@ class World:
         """Add a process; `skew` is how far the clock of its store's node is off."""
         # Seeds follow from the place, so that the same schedule makes the same run.
         runtime = SeededRuntime(len(self.processes) + 1, skew=3600.0 * (1 - len(self.processes)))
-        store = GatedStore(self.gate, name, runtime, self.audit.view(name), skew)
+        store = GatedStore(self.gate, name, runtime, self.audit, skew)
         self.processes[name] = Process(name, self, main, runtime, store, worker)
 
     def populate(self, paths: Sequence[str], per_group: int = 1) -> None:
@@ -192,9 +193,10 @@ class World:
         over = all(process.finished for process in self.processes.values())
         if over or until_due == float("inf"):
             return wakes
-        tick = [Option(CLOCK, None)]
-        late = wakes and self.clock.current_time() > self._frozen_at + self._scope.patience
-        return wakes if late else [*tick, *wakes]
+        if wakes and self.clock.current_time() > self._frozen_at + self._scope.patience:
+            return wakes
+        # Two moments between which nothing was asked of the store are one to whoever wakes up.
+        return [Option(CLOCK, None), *(wakes if self._choices[-1:] != [CLOCK] else [])]
 
     def _frozen(self) -> list[Operation]:
         return [*self._delayed, *self._standing.values()]
