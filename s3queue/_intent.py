@@ -71,12 +71,15 @@ class Unknown:
 Outcome = Won | Lost | Unknown
 
 
-async def settle(store: Store, runtime: Runtime, intent: Intent, *, until: float) -> Outcome:
+async def settle(
+    store: Store, runtime: Runtime, intent: Intent, *, until: float, since: float | None = None
+) -> Outcome:
     """Send `intent`, and read back and send again as needed, until it is won or lost or the clock says `until`.
 
+    `since` is when this very intent was first sent, if it is tried again: it may have been applied then.
     Raises the store's errors that are not about this object (`AccessDenied`, `Unsupported`, …).
     """
-    first_sent = runtime.monotonic()
+    first_sent = runtime.monotonic() if since is None else since
     cause: StoreError | None = None
     attempt = 0
     with anyio.CancelScope(deadline=until):

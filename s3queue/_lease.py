@@ -316,10 +316,11 @@ class Leases:
     async def _revalidate(self, lease: Lease) -> None:
         if lease.ended:
             raise LeaseLost(f"the lease on group {lease.group} ended already")
-        if lease.valid(self._runtime.monotonic()):
-            return
-        if not await self._renew(lease, until=self.locks.until()):
-            raise LeaseLost(f"the lease on group {lease.group} ran out and was not renewed: the result was dropped")
+        until = self.locks.until()
+        # The first renewal may be one that was sent long ago, and only now known: then it takes another.
+        while not lease.valid(self._runtime.monotonic()):
+            if not await self._renew(lease, until=until):
+                raise LeaseLost(f"the lease on group {lease.group} ran out and was not renewed: the result was dropped")
 
     async def _renew(self, lease: Lease, *, until: float) -> bool:
         if lease.ended:
@@ -327,13 +328,13 @@ class Leases:
         if lease.pending is None:
             record = rules.renewed(lease.record, token=self._runtime.token(), progress=lease.journal.progress())
             lease.pending = lock_intent(lease.group, record, lease.version)
-            lease.pending_record = record
+            lease.pending_record, lease.pending_since = record, self._runtime.monotonic()
         return await self._settle_pending(lease, until=until)
 
     async def _settle_pending(self, lease: Lease, *, until: float) -> bool:
         if lease.pending is None or lease.pending_record is None:
             return True
-        outcome = await settle(self._store, self._runtime, lease.pending, until=until)
+        outcome = await settle(self._store, self._runtime, lease.pending, until=until, since=lease.pending_since)
         match outcome:
             case Won():
                 lease.record, lease.version, lease.sent = lease.pending_record, outcome.version, outcome.sent

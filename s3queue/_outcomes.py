@@ -45,6 +45,8 @@ class Lease:
     #: A lock write whose outcome is not known yet; it is settled before any other is sent.
     pending: Intent | None = field(default=None, repr=False)
     pending_record: LockRecord | None = field(default=None, repr=False)
+    #: When that was first sent: it may have been applied as early as then, however often it is sent again.
+    pending_since: float = 0.0
     #: The completion, once it was tried: trying again is the same intent, with the same result.
     completion: Intent | None = field(default=None, repr=False)
     #: A piece of the journal whose outcome is not known yet, with what it holds: the next one has the next number.

@@ -235,3 +235,41 @@ async def test_the_confirmation_fails() -> None:
 
     assert w.lock().state is LockState.FREE
     assert isinstance(await b.leases.take_over(GROUP), Lease)
+
+
+@virtual
+async def test_a_renewal_counts_from_when_it_was_first_sent() -> None:
+    """Applied, cancelled before its answer, and recognised long afterwards: the store counts from the first sending.
+
+    Found by an interleaving: an owner that counted from the last sending overlapped with its successor."""
+    w = World()
+    a = w.owner()
+    lease = await claimed(a)
+    a.store.script("put", LOCK, Fault.APPLIED_THEN_ERROR)
+    a.store.script("get", LOCK, Fault.DELAYED, seconds=100)
+    with anyio.move_on_after(1):
+        await a.leases.renew(lease)
+    await anyio.sleep(19)
+
+    assert await a.leases.renew(lease)
+
+    assert (lease.sent, lease.record.beat) == (0, 1)
+    assert lease.deadline == OPTIONS.lease_ttl - OPTIONS.margin
+
+
+@virtual
+async def test_a_late_completion_takes_a_renewal_of_now() -> None:
+    """A renewal of long ago, known only now, is no proof that the lease is still ours."""
+    w = World()
+    a, b = w.owner(), w.owner()
+    lease = await claimed(a)
+    a.store.script("put", LOCK, Fault.APPLIED_THEN_ERROR)
+    a.store.script("get", LOCK, Fault.DELAYED, seconds=100)
+    with anyio.move_on_after(1):
+        await a.leases.renew(lease)
+    await anyio.sleep(OPTIONS.lease_ttl + 1)
+
+    await a.leases.complete(lease)
+
+    assert lease.record.beat == 2
+    assert isinstance(await b.leases.claim(GROUP), Completed)
