@@ -49,6 +49,8 @@ class Audit:
         self._epochs_run: set[tuple[str, int]] = set()
         #: Leases won on groups that were done already: whoever won one must find out, and not run it.
         self._stillborn: set[tuple[str, int]] = set()
+        #: Groups whose locks were touched by those who keep no lease, or break them: there, owners may overlap.
+        self._disturbed: set[str] = set()
         self._promised: set[str] = set()
         self.told_done = Counter[str]()
         self.runs = Counter[str]()
@@ -68,8 +70,12 @@ class Audit:
 
     def begins(self, author: str, group: str, epoch: int, valid: Callable[[], bool] = lambda: True) -> None:
         """A handler starts; `valid` says whether its owner still believes in its lease."""
+        self.runs[group] += 1
         running = self._running.setdefault(group, {})
-        others = [name for name, believes in running.items() if name not in self.dead and believes()]
+        running[author] = valid
+        if group in self._disturbed:
+            return
+        others = [name for name, believes in running.items() if name not in {*self.dead, author} and believes()]
         self._demand(not others, f"{author} runs {_short(group)} while {others} runs it")
         self._demand((group, epoch) not in self._epochs_run, f"{_short(group)} runs twice at epoch {epoch}")
         self._demand(
@@ -77,16 +83,27 @@ class Audit:
             f"{author} runs {_short(group)}, which was done before its lease at epoch {epoch} began",
         )
         self._epochs_run.add((group, epoch))
-        self.runs[group] += 1
-        running[author] = valid
 
     def ends(self, author: str, group: str) -> None:
         """That handler has ended."""
         self._running.get(group, {}).pop(author, None)
 
+    def path_begins(self, author: str, path: str) -> None:
+        """A handler of one path starts."""
+        running = self._running.setdefault(path, {})
+        others = [name for name in running if name not in {*self.dead, author}]
+        self._demand(not others or bool(self._disturbed), f"{author} runs {path} while {others} runs it")
+        running[author] = lambda: True
+
+    def path_ends(self, author: str, path: str) -> None:
+        """That handler has ended."""
+        self._running.get(path, {}).pop(author, None)
+
     def completed(self, author: str, group: str, epoch: int) -> None:
         """A process was told that it completed the group."""
         self.told_done[group] += 1
+        if group in self._disturbed:
+            return
         self._demand(self.told_done[group] == 1, f"{_short(group)} was completed twice")
         self._demand(
             self._completer(group) == (author, epoch), f"{author} was told it completed {_short(group)}; it did not"
@@ -113,11 +130,8 @@ class Audit:
         if self._data(keys.flag(group)) is not None:
             return  # its lock may have been cleared away
         writing = self._writings.get(keys.lock(group))
-        if writing is None or writing.author not in self.operators | self.strangers:
-            self._demand(
-                writing is not None and writing.author == author,
-                f"{author} completes {_short(group)} without holding it",
-            )
+        own = writing is not None and writing.author == author
+        self._demand(own or group in self._disturbed, f"{author} completes {_short(group)} without holding it")
 
     def _is_past(self, group: str) -> bool:
         lock = LockRecord.decode(self._data(keys.lock(group)) or b"")
@@ -159,6 +173,8 @@ class Audit:
         before = self._data(key)
         version = self.bucket.write(key, data, mode, now)
         group = keys.parse_lock(key)
+        if author in self.operators | self.strangers:
+            self._disturbed.add(group or keys.parse_flag(key) or "")
         if group is not None:
             self._audit_lock(author, group, before, data)
         elif key == keys.INDEX:
