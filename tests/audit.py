@@ -151,9 +151,13 @@ class Audit:
         lost = [group for group, _ in self.index() if settled and not self.settled(group)]
         self._demand(not lost, f"{len(lost)} groups are neither done nor dead: {[_short(group) for group in lost[:3]]}")
 
+    def is_done(self, group: str) -> bool:
+        """Whether the group has a done flag."""
+        return self._data(keys.flag(group)) is not None
+
     def settled(self, group: str) -> bool:
         """Whether the group is done or dead."""
-        if self._data(keys.flag(group)) is not None:
+        if self.is_done(group):
             return True
         lock = self._data(keys.lock(group))
         return lock is not None and LockRecord.decode(lock).state is LockState.DEAD

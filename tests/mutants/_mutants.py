@@ -36,7 +36,7 @@ class Mutant:
     #: What the mutated code does.
     what: str
     patch: Patch
-    #: Which instrument is to notice: the name of a scope, or "simulation".
+    #: Which instrument is to notice: the name of a scope (with a ~: at random), or "simulation".
     where: str
 
 
@@ -259,11 +259,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
     """A lease is taken to begin when its owner hears of it."""
     original = _intent.settle
 
-    async def settle(store: Store, runtime: Runtime, intent: Intent, *, until: float) -> Outcome:
-        outcome = await original(store, runtime, intent, until=until)
+    async def settle(store: Store, runtime: Runtime, intent: Intent, **kwargs: Any) -> Outcome:
+        outcome = await original(store, runtime, intent, **kwargs)
         return replace(outcome, sent=runtime.monotonic()) if isinstance(outcome, Won) else outcome
 
     patch.setattr(_locks, "settle", settle)
+    patch.setattr(_lease, "settle", settle)
+
+
+@_mutant("renewals count from the last send", "late~")
+def _(patch: pytest.MonkeyPatch) -> None:
+    """A renewal that is only recognised when it is sent again is taken to begin then."""
+    original = _intent.settle
+
+    async def settle(store: Store, runtime: Runtime, intent: Intent, **kwargs: Any) -> Outcome:
+        return await original(store, runtime, intent, until=kwargs["until"])
+
     patch.setattr(_lease, "settle", settle)
 
 

@@ -32,6 +32,8 @@ class Fleet:
     kills: int = 0
     #: Populates that are not acknowledged yet.
     populating: int = field(init=False)
+    #: Whether a person may still do something.
+    intervening: bool = True
 
     def __post_init__(self) -> None:
         self.populating = self.settings.populates
@@ -82,10 +84,10 @@ async def populate(fleet: Fleet, number: int) -> None:
 
 async def place(fleet: Fleet, number: int) -> None:
     """A place for a machine: one that dies is replaced; one whose store fails it is started again."""
-    settings, life = fleet.settings, 0
+    life = 0
     while True:
         # Until then somebody may add groups, or have some run again.
-        settled = not fleet.populating and (not settings.interventions or anyio.current_time() > settings.calm)
+        settled = not (fleet.populating or fleet.intervening)
         machine = fleet.machine(f"m{number}.{life}")
         life += 1
         if await _work(fleet, machine) and settled:
@@ -193,6 +195,7 @@ async def operator(fleet: Fleet) -> None:
                         await machine.queue.reset([group])
             except (OutcomeUnknown, StoreError, ConfigurationError, LeaseLost):
                 continue
+    fleet.intervening = False
 
 
 async def stranger(fleet: Fleet, number: int) -> None:

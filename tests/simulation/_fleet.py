@@ -83,25 +83,44 @@ async def _live(fleet: Fleet) -> None:
                 tasks.start_soon(actor, fleet)
     if in_time.cancelled_caught:
         raise Violation(f"not finished {settings.time_to_end:.0f} s after the calm")
+    if settings.per_path and not settings.strangers:
+        await _judge_results(fleet)
+
+
+async def _judge_results(fleet: Fleet) -> None:
+    """Each path of a finished group has its result, whoever ran it, and however often the group changed hands."""
+    machine = fleet.machine("reader")
+    found = {result.path: result.result async for result in machine.queue.results()}
+    done = [paths for group, paths in fleet.audit.index() if fleet.audit.is_done(group)]
+    wrong = [path for paths in done for path in paths if found.get(path) != path]
+    if wrong:
+        raise Violation(f"{len(wrong)} results are not there: {wrong[:3]}")
 
 
 def _judge(fleet: Fleet) -> None:
     settings, audit = fleet.settings, fleet.audit
     audit.check_end()
-    if settings.undisturbed and not settings.per_path:
+    if settings.undisturbed:
         _judge_waste(fleet)
 
 
 def _judge_waste(fleet: Fleet) -> None:
     """Where nothing disturbs, no work is done twice, and requests are a few a group, and a few more a second."""
     audit, settings = fleet.audit, fleet.settings
-    wasted = fleet.ended - audit.told_done.total()
-    if wasted:
-        raise Violation(f"{wasted} runs came to their end for nothing")
+    lost = sum(machine.lost for machine in fleet.machines.values())
+    if lost:
+        raise Violation(f"{lost} leases were lost")
+    units = (
+        len([path for group, paths in audit.index() for path in paths])
+        if settings.per_path
+        else audit.told_done.total()
+    )
+    if fleet.ended > units:
+        raise Violation(f"{fleet.ended} runs came to their end, for {units} of use")
     requests = sum(machine.cable.requests for machine in fleet.machines.values())
     # A machine that finds nothing to do is started again, here, each second.
     looks = settings.machines * (_seconds(audit) / min(1.0, settings.options.poll_min) + 10)
-    allowed = 8 * audit.runs.total() + 8 * looks
+    allowed = 8 * (audit.runs.total() or fleet.ended) + 8 * looks
     if requests > allowed:
         raise Violation(f"{requests} requests, and {allowed:.0f} are plenty")
 

@@ -39,6 +39,8 @@ class Machine:
         )
         self.scope = anyio.CancelScope()
         self.dead = False
+        #: Leases that it lost, or took from others.
+        self.lost = 0
         self._awake = anyio.Event()
         self._awake.set()
 
@@ -62,6 +64,7 @@ class Machine:
 
     def _observe(self, event: Event) -> None:
         fields = event.fields
+        self.lost += event.name in ("lease.lost", "lease.taken_over")
         if event.name == "group.done":
             self.audit.completed(self.name, fields["hash"], fields["epoch"])
         elif event.name == "lease.lost" and "taken over" in fields["error"]:
