@@ -22,7 +22,7 @@ from s3queue._errors import (
 )
 from s3queue._events import Events
 from s3queue._evidence import Evidence
-from s3queue._intent import Lost, Outcome, Unknown, Won, settle
+from s3queue._intent import Lost, Unknown, Won, settle
 from s3queue._journal import WHOLE, Journal
 from s3queue._locks import Locks, flag_intent, lock_intent
 from s3queue._options import QueueOptions
@@ -199,11 +199,16 @@ class Leases:
     async def _complete(self, lease: Lease, flag: Flag) -> None:
         intent = flag_intent(lease.group, flag)
         async with lease.writing:
-            outcome: Outcome | None = await self._completed_before(lease)
-            if outcome is None:
+            try:
                 await self._revalidate(lease)
                 lease.completion = lease.completion or intent
                 outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
+            except LeaseLost:
+                # The lock may be gone because an earlier try was applied, and whoever found the flag cleared it away.
+                known = await self._completed_before(lease)
+                if known is None:
+                    raise
+                outcome = known
             lease.ended = not isinstance(outcome, Unknown)
         match outcome:
             case Lost():
@@ -212,9 +217,7 @@ class Leases:
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause
 
     async def _completed_before(self, lease: Lease) -> Won | Lost | None:
-        """What became of an earlier try to complete, if that shows.
-
-        It may have been applied though nobody said so; the lock is then gone, which says nothing against it."""
+        """What became of an earlier try to complete, as far as that shows."""
         if lease.completion is None:
             return None
         try:
