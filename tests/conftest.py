@@ -61,6 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"seaweed", "moto", "s3_server"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("server")
+        if item.path.parent.name in ("interleavings", "simulation", "mutants"):
+            item.add_marker("proof")
 
 
 @pytest.fixture(autouse=True, scope="session")

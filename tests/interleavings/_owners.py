@@ -19,7 +19,7 @@ GROUP = "ab" * 20
 #: Requests are given up long before a lease ends.
 QUICK = QueueOptions(
     lease_ttl=10, margin=2, request_timeout=3, retry_for=6, backoff=2, backoff_max=4, max_attempts=4, poll_min=2,
-    poll_max=4, claim_ahead=0, claim_concurrency=1, block_warning=0, check_store=False,
+    poll_max=4, claim_ahead=0, claim_concurrency=1, block_warning=0, check_store=False, completion_grace=12,
 )  # fmt: skip
 
 Ending = Callable[[Process, Workspace, Lease], Awaitable[None]]
@@ -95,6 +95,9 @@ async def _attempt(process: Process, workspace: Workspace, endings: list[Ending]
         case Lease() as lease:
             await _hold(process, workspace, lease, endings.pop(0) if endings else complete)
         case Busy(seconds):
+            # As a poll does: its owner may have finished, and left the lock.
+            if await workspace.locks.is_done(GROUP):
+                return True
             await process.runtime.sleep(seconds or 0.0)
         case Unsettled():
             await process.runtime.sleep(workspace.options.poll_min)

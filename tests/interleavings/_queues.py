@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from s3queue import Backend, Event, LeaseLost, OutcomeUnknown, QueueOptions, StoreError, WorkItem, WorkQueue
@@ -11,6 +12,8 @@ from tests.interleavings._world import Process
 
 #: Requests may take longer than a lease lives.
 PATIENT = replace(QUICK, request_timeout=30, retry_for=30)
+#: And leases live for longer than locks outlive their groups.
+FRESH = replace(PATIENT, lease_ttl=30, completion_grace=5)
 
 Main = Callable[[Process], Awaitable[None]]
 
@@ -42,7 +45,7 @@ def works(options: QueueOptions = QUICK) -> Main:
         while not settled:
             settled = all(other.finished for other in process.world.processes.values() if not other.is_worker)
             await queue.run(handle, workers=1, handle_signals=False)
-            await process.runtime.sleep(1.0)
+            await process.runtime.sleep(5.0)
 
     return main
 
@@ -99,3 +102,10 @@ async def operator(process: Process) -> None:
             await queue.retry([group])
         except (OutcomeUnknown, StoreError):
             continue
+
+
+async def janitor(process: Process) -> None:
+    """Sweeps once, when locks may have been left over."""
+    await process.runtime.sleep(FRESH.completion_grace + 2 * FRESH.margin)
+    with suppress(StoreError):
+        await _queue(process, FRESH).sweep()

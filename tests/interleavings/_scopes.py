@@ -8,7 +8,7 @@ from dataclasses import replace
 from s3queue import QueueOptions
 from tests.interleavings._gate import Fate
 from tests.interleavings._owners import QUICK, Ending, complete, fail, owner, release, renew_and_complete
-from tests.interleavings._queues import PATIENT, by_hand, operator, populates, works
+from tests.interleavings._queues import FRESH, PATIENT, by_hand, janitor, operator, populates, works
 from tests.interleavings._world import Scope, World
 
 ALL = frozenset(Fate)
@@ -43,6 +43,13 @@ def _slow_queues(world: World) -> None:
     world.populate(["a"])
     world.add("w1", works(PATIENT))
     world.add("w2", works(PATIENT), skew=_SKEW)
+
+
+def _swept_queues(world: World) -> None:
+    world.populate(["a"])
+    world.add("w1", works(FRESH))
+    world.add("w2", works(FRESH))
+    world.add("j", janitor, worker=False)
 
 
 def _hands(world: World) -> None:
@@ -80,6 +87,7 @@ _ALL_SCOPES = [
     Scope(name="crowd", build=_owners((complete,), (release,), ()), fates=frozenset(), preemptions=2, faults=0),
     # Whole queues: scheduler, keeper, pool; and queues used by hand, which nobody renews.
     Scope(name="queues", build=_queues, fates=_LOST | {Fate.DIES_AFTER}, preemptions=1, faults=1, deep=(1, 2)),
+    Scope(name="fresh", build=_swept_queues, fates=frozenset({Fate.STALLS}), preemptions=0, faults=1, deep=(1, 1)),
     Scope(name="stalls", build=_slow_queues, fates=_LATE, preemptions=0, faults=1, deep=(1, 1)),
     Scope(name="hands", build=_hands, fates=_LATE, preemptions=0, faults=1, deep=(1, 1)),
     # The index; and a person among the workers.

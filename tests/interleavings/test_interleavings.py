@@ -15,15 +15,15 @@ FOUND = {
     "a completion whose lock was cleared away by its finder": (
         "hands",
         (
-            "w1.0 w1.1 w1.2 w1.3 w1.4 w1.5 w2.0 w2.1 w2.2 w2.3 w1.6D + w2.4 + w2.5 + w2.6 + w2.7 w2.8 + w2.9 w2.10 w2.11"
-            " w2.12 w2.13 +"
+            "w1.0 w1.1 w1.2 w1.3 w1.4 w1.5 w2.0 w2.1 w2.2 w2.3 w1.6D + w2.4 + w2.5 + w2.6 + w2.7 w2.8 + w2.9"
+            " w2.10 w2.11 w2.12 w2.13 +"
         ),
     ),
     "the same, while its owner looked": (
         "hands",
         (
-            "w1.0 w1.2 w1.1 w1.3 w1.4 w1.5 w1.6d w2.0 w2.1 w2.2 w2.3 + w2.4 + w2.5 + w2.6 + w2.7 w2.8 + w2.9 w2.10 w2.11"
-            " w2.12 w2.13D + w2.13^ w1.7 w2.14 w2.15 w2.16 w2.17 w1.6^ w2.18 w2.19"
+            "w1.0 w1.2 w1.1 w1.3 w1.4 w1.5 w1.6d w2.0 w2.1 w2.2 w2.3 + w2.4 + w2.5 + w2.6 + w2.7 w2.8 + w2.9"
+            " w2.10 w2.11 w2.12 w2.13D + w2.13^ w1.7 w2.14 w2.15 w2.16 w2.17 w1.6^ w2.18 w2.19"
         ),
     ),
     "a renewal that counted from its last sending": (

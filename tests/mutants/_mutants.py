@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,11 @@ from s3queue._lease import Leases
 from s3queue._locks import Locks
 from s3queue._outcomes import Lease
 from s3queue._plan import Finished, Plan
-from s3queue._records import LockRecord, LockState
+from s3queue._records import Flag, LockRecord, LockState
 from s3queue._runtime import Runtime, SeededRuntime
 from s3queue._scheduler import Scheduler
-from s3queue.stores import CREATE, OVERWRITE, Body, Listed, Store, Version
+from s3queue._survey import Stretch
+from s3queue.stores import CREATE, OVERWRITE, Body, Store, Version
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -147,7 +148,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 # Looking away.
 
 
-@_mutant("no confirmation", "crowd")
+@_mutant("no confirmation", "late")
 def _(patch: pytest.MonkeyPatch) -> None:
     """A claim is not followed by a look at the done flag."""
 
@@ -334,22 +335,39 @@ def _(patch: pytest.MonkeyPatch) -> None:
     original = Leases.complete
 
     async def complete(self: Leases, lease: Lease, result: Any = None) -> None:
-        await self.locks.drop(lease.group)
+        await self._store.delete(keys.lock(lease.group))
         await original(self, lease, result)
 
     patch.setattr(Leases, "complete", complete)
 
 
-@_mutant("every old lock is swept", "queues")
+@_mutant("every lock of a stretch is swept", "queues")
 def _(patch: pytest.MonkeyPatch) -> None:
-    """Old locks are deleted without asking whether their groups are done."""
+    """Locks are deleted without asking whether their groups are done."""
 
-    async def sweep(self: Scheduler, locks: Mapping[str, Listed], date: float) -> None:
-        old: Sequence[str] = [keys.lock(group) for group, lock in locks.items() if date - lock.modified > 10]
-        if old:
-            await self._store.delete_many(old)
+    async def sweep(self: Scheduler, seen: Stretch) -> None:
+        if seen.locks:
+            await self._store.delete_many([keys.lock(group) for group in seen.locks])
 
     patch.setattr(Scheduler, "_sweep", sweep)
+
+
+@_mutant("no grace", "fresh")
+def _(patch: pytest.MonkeyPatch) -> None:
+    """A lock goes with its group's completion, though claims trust a listing."""
+    original = Leases._complete
+
+    async def complete(self: Leases, lease: Lease, flag: Flag) -> None:
+        await original(self, lease, flag)
+        await self._store.delete(keys.lock(lease.group))
+
+    patch.setattr(Leases, "_complete", complete)
+
+
+@_mutant("any listing is proof", "fresh")
+def _(patch: pytest.MonkeyPatch) -> None:
+    """A claim trusts a listing however old it is."""
+    patch.setattr(rules, "is_proof", lambda listed, now, options: listed is not None)
 
 
 @_mutant("nobody renews", "simulation")

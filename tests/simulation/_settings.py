@@ -124,6 +124,7 @@ def _options(rng: Random) -> QueueOptions:
         poll_min=poll,
         poll_max=rng.choice([1, 5]) * poll,
         index_refresh=rng.choice([3.0, 30.0]),
+        completion_grace=rng.choice([4.0, 12.0, 60.0]),
         request_timeout=rng.choice([2.0, 5.0, 30.0]),
         retry_for=rng.choice([4.0, 10.0]),
         block_warning=0,

@@ -16,9 +16,6 @@ import pytest
 from s3queue.stores import OVERWRITE, MemoryBucket, PutMode, Version
 from tests.simulation._fleet import simulate
 
-#: Seeds that found something once, and what.
-FOUND: dict[int, str] = {}
-
 
 @pytest.mark.timeout(0)  # it may be given thousands of seeds
 def test_fleets_keep_the_promises(seeds: int, proof: Callable[[str], None]) -> None:
@@ -32,14 +29,6 @@ def test_fleets_keep_the_promises(seeds: int, proof: Callable[[str], None]) -> N
     )
     failures = [report.failure() for report in reports if report.violation is not None]
     assert not failures, "\n\n".join(failures)
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_fleets_that_broke_a_promise_once(seed: int) -> None:
-    """They do not any more."""
-    report = simulate(seed)
-
-    assert report.violation is None, report.failure()
 
 
 def test_the_same_seed_is_the_same_history() -> None:
