@@ -121,6 +121,8 @@ class Plan:
     _probes: deque[str] = field(default_factory=deque)
     #: Where many of those are close together: the groups after which to list.
     _crowds: deque[str] = field(default_factory=deque)
+    #: Groups that are HELD, whose lock has vanished, and of which no probe has told what they are.
+    _unasked: list[str] = field(default_factory=list)
     _locks: dict[str, Seen] = field(default_factory=dict)
     #: (when, group) of what this process handed back itself: nobody renews those, so no listing is needed to tell.
     _handed_back: list[tuple[float, str]] = field(default_factory=list)
@@ -253,10 +255,14 @@ class Plan:
         for group, listed in locks.items():
             changed |= self._saw_lock(group, listed, date, now)
         vanished = [group for group in self._locks if group not in locks and self._get(group) in (HELD, DEAD)]
+        # A probe may have failed, or not have had its turn: those groups are still to be asked after.
+        gone = [group for group in self._unasked if group not in self._locks and self._get(group) == HELD] + vanished
         for group in vanished:
             del self._locks[group]
-            self._set(group, HELD if len(vanished) <= PROBES_MOST else OPEN)
-        self._probes = deque(vanished if len(vanished) <= PROBES_MOST else ())
+        for group in gone:
+            self._set(group, HELD if len(gone) <= PROBES_MOST else OPEN)
+        self._unasked = gone if len(gone) <= PROBES_MOST else []
+        self._probes = deque(self._unasked)
         self._ask_after([group for group in self._locks if self._get(group) == HELD])
         quiet = not changed and not vanished
         longer = min(self.options.poll_max, 2 * max(self.options.poll_min, self._poll_wait))

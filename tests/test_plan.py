@@ -325,6 +325,24 @@ def test_few_vanished_locks_are_probed() -> None:
     assert isinstance(plan.next_step(0.0), ListStretch)
 
 
+def test_a_probe_that_failed_is_made_again() -> None:
+    """A group whose lock has vanished is asked after at each poll until somebody tells what it is."""
+    plan, names = plan_of(2)
+    see_all(plan, locks={name: listed("v") for name in names})
+    plan.next_step(0.0)
+    plan.saw_locks({}, date=0.0, now=0.0)
+    assert plan.next_step(0.0) == Probe(names[0])
+
+    plan.index_checked(30.0)
+    plan.saw_locks({}, date=30.0, now=30.0)
+
+    assert [plan.next_step(30.0) for _ in range(2)] == [Probe(names[0]), Probe(names[1])]
+    plan.probed(names[0], is_done=True)
+    plan.index_checked(60.0)
+    plan.saw_locks({}, date=60.0, now=60.0)
+    assert plan.next_step(60.0) == Probe(names[1])
+
+
 def test_a_lock_that_is_back_needs_no_probe() -> None:
     """Somebody claimed the group: it is asked after like any other that is held, and no more."""
     plan, names = plan_of(1)

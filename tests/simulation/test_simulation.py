@@ -16,6 +16,17 @@ import pytest
 from s3queue.stores import OVERWRITE, MemoryBucket, PutMode, Version
 from tests.simulation._fleet import simulate
 
+#: Seeds that found something once, and what.
+FOUND = {115: "a worker that never asked again after a group whose lock had vanished while the store was in trouble"}
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_fleets_that_broke_a_promise_once(seed: int) -> None:
+    """They do not any more."""
+    report = simulate(seed)
+
+    assert report.violation is None, report.failure()
+
 
 @pytest.mark.timeout(0)  # it may be given thousands of seeds
 def test_fleets_keep_the_promises(seeds: int, proof: Callable[[str], None]) -> None:
