@@ -4,8 +4,8 @@ One zstd frame of CSV records joined by ``\\n``: group name, path, path, … A p
 end is quoted as in RFC 4180. Read, several frames, frames without a size, and skippable frames are all understood;
 anything that is not wholly an index raises `DamagedWorkspace`, so that damage is never taken for emptiness.
 
-In memory an index is its raw text, the sorted names (20 bytes each) and each record's offset: a million groups cost
-some 28 MB beyond the text.
+In memory an index is its raw text, the sorted names (20 bytes each, and their first 8 again, to search in) and each
+record's place: a million groups cost some 44 MB beyond the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -61,7 +61,7 @@ def validate_paths(paths: Iterable[str]) -> list[str]:
 class Index:
     """The groups of a workspace, in the order of their names. Immutable; `add` makes a new one."""
 
-    __slots__ = ("_ends", "_names", "_starts", "_text")
+    __slots__ = ("_ends", "_heads", "_names", "_starts", "_text")
 
     def __init__(self, text: bytes) -> None:
         records = list(_distinct(text, sorted(_records(text))))
@@ -69,6 +69,8 @@ class Index:
         self._names = b"".join(name for name, _, _ in records)
         self._starts = array("Q", (start for _, start, _ in records))
         self._ends = array("Q", (end for _, _, end in records))
+        #: The first bytes of the names, as numbers, so that a name is found without leaving C.
+        self._heads = array("Q", (int.from_bytes(name[:8], "big") for name, _, _ in records))
 
     @classmethod
     def decode(cls, data: bytes) -> Index:
@@ -97,12 +99,13 @@ class Index:
 
     def position(self, group: str) -> int:
         """The position of the first group whose name is not before this one."""
-        names = self._names
         try:
-            wanted = bytes.fromhex(group)
+            head = int(group[:16].ljust(16, "0"), 16)
         except ValueError:
             return bisect_left(range(len(self)), group, key=self.name)
-        return bisect_left(range(len(self)), wanted, key=lambda i: names[i * _NAME : (i + 1) * _NAME])
+        first = bisect_left(self._heads, head)
+        last = bisect_right(self._heads, head, first)
+        return bisect_left(range(last), group, first, key=self.name)
 
     def names(self) -> set[str]:
         """The names of all groups."""

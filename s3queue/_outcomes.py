@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -51,7 +52,8 @@ class Lease:
     completion: Intent | None = field(default=None, repr=False)
     #: A piece of the journal whose outcome is not known yet, with what it holds: the next one has the next number.
     pending_piece: PendingPiece | None = field(default=None, repr=False)
-    writing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
+    #: Held for each write; without a checkpoint, since nearly nobody ever waits for it.
+    writing: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True), repr=False)
 
     @property
     def epoch(self) -> int:

@@ -17,7 +17,10 @@ from typing import Any
 
 from s3queue._errors import DamagedWorkspace, HandlerError
 
-__all__ = ["Json", "Ledger", "Piece", "PieceName", "Progress", "Spans", "names_in", "result_json"]
+__all__ = ["Json", "Ledger", "Piece", "PieceName", "Progress", "Spans", "compact", "names_in", "result_json"]
+
+#: A value as JSON, as short as it gets. Raises `TypeError` and `ValueError` for what JSON has no words for.
+compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 #: The most JSON that one result may be, and all results of one group together, in bytes.
 RESULT_LIMIT = 64 * 1024
@@ -45,7 +48,7 @@ def result_json(value: Any, limit: int = RESULT_LIMIT) -> Json | None:
     if value is None or isinstance(value, Json):
         return value
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = compact(value)
         size = len(text.encode("utf-8"))
     except (TypeError, ValueError, RecursionError) as error:
         raise HandlerError(f"the handler's result is not JSON ({error}): return JSON values, or None") from error
@@ -194,13 +197,13 @@ class Piece:
 
 def with_result(fields: Mapping[str, Any], result: Json | None) -> bytes:
     """A JSON object with these fields and ``result``."""
-    head = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    head = compact(fields)
     return f'{head[:-1]},"result":{"null" if result is None else result.text}}}'.encode()
 
 
 def with_results(fields: Mapping[str, Any], results: Mapping[int, Any]) -> bytes:
     """A JSON object with these fields and ``results``; values that are JSON already go in as they are."""
-    head = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    head = compact(fields)
     body = ",".join(f'"{unit}":{_text(value)}' for unit, value in results.items())
     return f'{head[:-1]},"results":{{{body}}}}}'.encode()
 
@@ -216,7 +219,7 @@ def results_of(fields: Mapping[str, Any]) -> dict[int, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, Json):
         return value.text
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return compact(value)
 
 
 def _damaged(what: str) -> DamagedWorkspace:

@@ -20,6 +20,7 @@ from s3queue._progress import (
     RESULTS_LIMIT,
     Progress,
     Spans,
+    compact,
     result_json,
     results_of,
     spans_fields,
@@ -281,7 +282,7 @@ def _clean(text: str) -> str:
 
 
 def _dump(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    return compact(fields).encode("utf-8")
 
 
 def _load(data: bytes, what: str) -> dict[str, Any]:

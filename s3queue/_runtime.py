@@ -5,6 +5,7 @@ Everything above takes a `Runtime`, so that a whole fleet runs in virtual time f
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import secrets
@@ -25,7 +26,10 @@ class Runtime:
 
     def monotonic(self) -> float:
         """Seconds of the event loop's monotonic clock (virtual where the loop's clock is)."""
-        return anyio.current_time()
+        try:
+            return asyncio.get_running_loop().time()  # what anyio would ask, after six times as long
+        except RuntimeError:
+            return anyio.current_time()
 
     def wall(self) -> float:
         """POSIX seconds by this host's clock: for people to read, never compared with another host's."""
@@ -63,6 +67,9 @@ class SeededRuntime(Runtime):
         self.seed = seed
         self.epoch = epoch
         self.skew = skew
+
+    def monotonic(self) -> float:
+        return anyio.current_time()
 
     def wall(self) -> float:
         return self.epoch + self.monotonic() + self.skew

@@ -31,7 +31,7 @@ from s3queue._errors import (
 from s3queue._outcomes import Busy, Completed, GroupDead, Lease, Refused, Unsettled
 from s3queue._plan import Plan
 from s3queue._survey import Stretch, list_flags, list_locks, list_stretch
-from s3queue._tasks import task_group
+from s3queue._tasks import Change, task_group
 from s3queue._workspace import Workspace
 from s3queue.stores._port import Version
 
@@ -66,6 +66,8 @@ class Scheduler:
         #: Workers that wait for a lease, the first come first, and claiming tasks that have nothing to do.
         self._waiters: deque[anyio.Event] = deque()
         self._idle: list[anyio.Event] = []
+        #: Those of the latter that are woken, and have not looked yet.
+        self._woken = 0
         self._resting = False
         self._waiting = 0
         self._claiming = 0
@@ -78,7 +80,7 @@ class Scheduler:
         self._trouble_since: float | None = None
         #: olmOCR's workers are about: they delete their locks at once, so a listing proves nothing.
         self._foreign = False
-        self._change = anyio.Event()
+        self._change = Change()
 
     def __repr__(self) -> str:
         names = ("open", "held", "dead", "mine", "done")
@@ -112,7 +114,8 @@ class Scheduler:
 
         Cancellation loses nothing: a lease won meanwhile goes to the next caller.
         """
-        await self.load()
+        if not self._loaded:
+            await self.load()
         self._nothing = None
         self._waiting += 1
         self.changed()
@@ -157,21 +160,25 @@ class Scheduler:
     def changed(self) -> None:
         """Something was told to the plan, or somebody waits: whoever plans looks again."""
         self._nothing = None
-        self._change.set()
-        self._change = anyio.Event()
+        self._change.tell()
         self._poke()
 
     def _wake(self) -> None:
         """Something ended for everybody: all look again."""
-        self._change.set()
-        self._change = anyio.Event()
-        for event in [*self._waiters, *self._idle]:
+        self._change.tell()
+        for event in self._waiters:
             event.set()
+        while self._idle:
+            self._wake_idle()
 
     def _poke(self) -> None:
         """One more task claims, if more is wanted. It pokes the next one: so a few wake, and not all each time."""
         if self._idle and self._wants_more():
-            self._idle.pop().set()
+            self._wake_idle()
+
+    def _wake_idle(self) -> None:
+        self._idle.pop().set()
+        self._woken += 1
 
     async def _until_served(self) -> None:
         """Wait for a lease, or for the end of all hope."""
@@ -180,7 +187,8 @@ class Scheduler:
         try:
             await event.wait()
         finally:
-            self._forget(self._waiters, event)
+            if event in self._waiters:
+                self._waiters.remove(event)
             if event.is_set() and self._ready and self._waiters:
                 self._waiters[0].set()  # cancelled, maybe, with a lease on its way to us: the next one takes it
 
@@ -190,12 +198,10 @@ class Scheduler:
         try:
             await event.wait()
         finally:
-            self._forget(self._idle, event)
-
-    @staticmethod
-    def _forget(events: deque[anyio.Event] | list[anyio.Event], event: anyio.Event) -> None:
-        if event in events:
-            events.remove(event)
+            if event.is_set():
+                self._woken -= 1
+            else:
+                self._idle.remove(event)
 
     async def _until_changed(self, until: float = float("inf")) -> None:
         with anyio.CancelScope(deadline=until):
@@ -233,9 +239,10 @@ class Scheduler:
 
     def _wants_more(self) -> bool:
         left = self.plan.count(plans.OPEN)
-        if self._claiming >= max(4, left // _CLAIMING_SHARE):
+        claiming = self._claiming + self._woken
+        if claiming >= max(4, left // _CLAIMING_SHARE):
             return False
-        return self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE) > len(self._ready) + self._claiming
+        return self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE) > len(self._ready) + claiming
 
     async def _advance(self, *, pause: bool) -> None:
         """Do the plan's next step; if it is to wait, do that too (with `pause`)."""

@@ -9,7 +9,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 import anyio
 from anyio.abc import TaskGroup
 
-__all__ = ["compute", "task_group"]
+__all__ = ["Change", "compute", "task_group"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -38,6 +38,27 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found
+
+
+class Change:
+    """Wakes all who wait for something to change. Telling it costs nothing while nobody waits."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    def tell(self) -> None:
+        """Something changed."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        """Until the next `tell`."""
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
 
 
 async def compute(size: int, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
