@@ -157,6 +157,9 @@ class RetryingStore:
 
     async def _within_deadline(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int) -> T:
         seconds = self._timeout * max(1, requests)
-        with anyio.CancelScope(deadline=self._runtime.monotonic() + seconds):
-            return await request()
+        try:
+            with anyio.CancelScope(deadline=self._runtime.monotonic() + seconds):
+                return await request()
+        except TimeoutError:
+            pass  # the store's own
         raise Unanswered(f"{self.name}: no answer to {verb} of {key!r} within {seconds:g} s")
