@@ -1,4 +1,4 @@
-"""Deadlines and retries for every request: one policy, one place.
+"""Deadlines, retries and pace of every request: one policy, one place.
 
 A conditional write that may have been applied is never sent again here: whoever sent it settles it by reading
 (`s3queue._intent`). Everything else is safe to repeat: reads, listings, deletions, plain overwrites.
@@ -27,7 +27,8 @@ import anyio
 from s3queue._errors import CredentialsExpired, StoreError, Throttled, Unanswered, WriteConflict
 from s3queue._events import Events
 from s3queue._runtime import Runtime
-from s3queue.stores._port import Body, Deleted, Head, Overwrite, Page, PutMode, Store, Written
+from s3queue.stores._pace import Pace
+from s3queue.stores._port import Body, Deleted, Head, Overwrite, Page, PutMode, Replace, Store, Written
 
 __all__ = ["RetryPolicy", "RetryingStore"]
 
@@ -79,6 +80,7 @@ class RetryingStore:
         retry_for: float,
         events: Events,
         requests: Counter[str] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -87,9 +89,10 @@ class RetryingStore:
         self._events = events
         #: Requests sent so far, by verb, those of retries included.
         self.requests: Counter[str] = Counter() if requests is None else requests
+        self.pace = pace or Pace()
 
     def with_timeout(self, timeout: float) -> RetryingStore:
-        """The same store with another deadline for each request; `requests` is shared."""
+        """The same store with another deadline for each request; `requests` and `pace` are shared."""
         return RetryingStore(
             self._store,
             self._runtime,
@@ -97,6 +100,7 @@ class RetryingStore:
             retry_for=max(timeout, self._policy.retry_for),
             events=self._events,
             requests=self.requests,
+            pace=self.pace,
         )
 
     @property
@@ -114,8 +118,14 @@ class RetryingStore:
         return await self._send("head", key, lambda: self._store.head(key))
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
-        repeatable = isinstance(mode, Overwrite)
-        return await self._send("put", key, lambda: self._store.put(key, data, mode), repeatable=repeatable)
+        # Who replaces an object holds it, and renews or ends that: it goes before those that begin something.
+        return await self._send(
+            "put",
+            key,
+            lambda: self._store.put(key, data, mode),
+            repeatable=isinstance(mode, Overwrite),
+            urgent=isinstance(mode, Replace),
+        )
 
     async def delete(self, key: str) -> Deleted:
         return await self._send("delete", key, lambda: self._store.delete(key))
@@ -134,15 +144,23 @@ class RetryingStore:
         )
 
     async def _send(
-        self, verb: str, key: str, request: Callable[[], Awaitable[T]], *, repeatable: bool = True, requests: int = 1
+        self,
+        verb: str,
+        key: str,
+        request: Callable[[], Awaitable[T]],
+        *,
+        repeatable: bool = True,
+        urgent: bool = False,
+        requests: int = 1,
     ) -> T:
         began = self._runtime.monotonic()
         attempt = 0
         while True:
             attempt += 1
+            era = await self.pace.enter(urgent=urgent)
             self.requests[verb] += requests
             try:
-                return await self._within_deadline(request, verb, key, requests)
+                return await self._once(request, verb, key, requests, era)
             except StoreError as error:
                 elapsed = self._runtime.monotonic() - began
                 wait = self._policy.decide(
@@ -155,11 +173,18 @@ class RetryingStore:
                 self._events.emit("store.retry", logging.DEBUG, verb=verb, attempt=attempt, wait=wait, error=str(error))
             await self._runtime.sleep(wait)
 
-    async def _within_deadline(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int) -> T:
+    async def _once(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int, era: int) -> T:
         seconds = self._timeout * max(1, requests)
+        throttled = False
         try:
             with anyio.CancelScope(deadline=self._runtime.monotonic() + seconds):
                 return await request()
         except TimeoutError:
             pass  # the store's own
+        except Throttled:
+            throttled = True
+            raise
+        finally:
+            if self.pace.leave(era, throttled=throttled):
+                self._events.emit("store.throttled", logging.INFO, verb=verb, window=self.pace.window)
         raise Unanswered(f"{self.name}: no answer to {verb} of {key!r} within {seconds:g} s")
