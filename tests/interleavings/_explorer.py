@@ -53,13 +53,19 @@ class Report:
         return f"{self.broken.violation}\n{trace}\nafter {self.schedules} schedules; replay it with\n{command}"
 
 
-def explore(scope: Scope, *, most: int | None = None) -> Report:
-    """Every schedule that the scope allows, until one breaks a promise (or `most` have run)."""
+def explore(scope: Scope, *, most: int | None = None, order: Random | None = None) -> Report:
+    """Every schedule that the scope allows, until one breaks a promise (or `most` have run).
+
+    Depth first; or as `order` draws, which finds sooner what is there to find: the first departures weigh as much as
+    the last."""
     starts = [_Start()]
     schedules = 0
     while starts:
         if schedules == most:
             return Report(scope.name, schedules, None, exhausted=False)
+        if order is not None:
+            place = order.randrange(len(starts))
+            starts[place], starts[-1] = starts[-1], starts[place]
         run = _DepthFirst(scope, starts.pop())
         outcome = World(scope).run(run)
         schedules += not outcome.redundant

@@ -71,9 +71,9 @@ class Footprint:
         """Whether their order makes no difference to anybody."""
         if self.process == other.process:
             return False
-        if self.groups is None or other.groups is None:
-            return self.verb in _READS and other.verb in _READS
-        return not self.groups & other.groups
+        if self.verb in _READS and other.verb in _READS:
+            return True
+        return self.groups is not None and other.groups is not None and not self.groups & other.groups
 
 
 @dataclass(eq=False)
