@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,6 @@ from s3queue._errors import (
     RetryLater,
     StoreError,
 )
-from s3queue._handlers import Runner
 from s3queue._journal import WHOLE, Journal
 from s3queue._model import WorkItem
 from s3queue._outcomes import Lease
@@ -32,6 +31,9 @@ from s3queue._turns import Turns
 from s3queue._workspace import Workspace
 
 __all__ = ["Attempt", "Attempts", "Tally"]
+
+#: Runs a handler: see `Runner`.
+Call = Callable[[WorkItem, Any], Awaitable[Any]]
 
 #: How often, and how far apart, a completion is tried that the store does not accept or does not acknowledge.
 _COMPLETE_TRIES = 3
@@ -74,7 +76,7 @@ class Attempt:
 class Attempts:
     """Runs one handler over leased groups."""
 
-    def __init__(self, workspace: Workspace, claims: Claims, runner: Runner, *, workers: int, per_path: bool) -> None:
+    def __init__(self, workspace: Workspace, claims: Claims, runner: Call, *, workers: int, per_path: bool) -> None:
         self._runtime = workspace.runtime
         self._options = workspace.options
         self._events = workspace.events

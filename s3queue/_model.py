@@ -187,6 +187,8 @@ class RunSummary:
     seconds: float
     #: Whether the run was told to stop (a signal, or the caller) before the workspace was complete.
     stopped: bool = False
+    #: Which limit of the run's ended it before that, if one did.
+    limit: Literal["max_groups", "max_runtime"] | None = None
     #: Paths that this run finished, and attempts of it at paths that failed.
     done_paths: int = 0
     failed_paths: int = 0

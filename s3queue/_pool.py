@@ -7,10 +7,11 @@ claimed only as fast as their units get to run, however large the groups are.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 
@@ -19,9 +20,10 @@ from s3queue._attempt import Attempt, Attempts
 from s3queue._claims import Claims
 from s3queue._errors import ConfigurationError, LeaseLost, OutcomeUnknown, S3QueueError, StoreError
 from s3queue._handlers import Runner, whole_number
-from s3queue._model import PoolStats, RunSummary
+from s3queue._limits import TimeLimit
+from s3queue._model import PoolStats, RunSummary, WorkItem
 from s3queue._outcomes import Lease
-from s3queue._tasks import task_group
+from s3queue._tasks import Change, task_group
 from s3queue._workspace import Workspace
 
 __all__ = ["Per", "Pool", "Terms"]
@@ -38,6 +40,8 @@ class Terms:
     grace: float
     wait: bool
     forever: bool
+    max_groups: int | None
+    max_runtime: float | None
 
     def __post_init__(self) -> None:
         whole_number("workers", self.workers)
@@ -47,6 +51,10 @@ class Terms:
             raise ConfigurationError(f"grace must be 0 seconds or more, not {self.grace!r}")
         if self.forever and not self.wait:
             raise ConfigurationError("forever waits for work, and wait=False does not: take one of them")
+        if self.max_groups is not None:
+            whole_number("max_groups", self.max_groups)
+        if self.max_runtime is not None and not 0 < self.max_runtime < math.inf:
+            raise ConfigurationError(f"max_runtime must be more than 0 seconds, or None, not {self.max_runtime!r}")
 
 
 class Pool:
@@ -64,7 +72,8 @@ class Pool:
         self._terms = terms
         self._workers = terms.workers
         self._per_path = terms.per == "path"
-        self._attempts = Attempts(workspace, claims, runner, workers=terms.workers, per_path=self._per_path)
+        call = runner if terms.max_runtime is None else self._timed
+        self._attempts = Attempts(workspace, claims, call, workers=terms.workers, per_path=self._per_path)
         self._mode: Literal["running", "paused", "draining"] = "running"
         #: The groups under way, and the units of them; tasks that look for a group; the units that one is likely to
         #: have.
@@ -72,14 +81,21 @@ class Pool:
         self._load = 0
         self._seeking = 0
         self._typical = 1
+        #: Groups that were ever under way; which limit ended the search for more.
+        self._taken = 0
+        self._limit: Literal["max_groups", "max_runtime"] | None = None
+        self._time: TimeLimit | None = None
+        self._reserve = workspace.options.request_timeout
         #: The work on groups; the searches for one; the claiming ahead of them.
         self._running: set[anyio.CancelScope] = set()
         self._seekers: set[anyio.CancelScope] = set()
         self._claiming: anyio.CancelScope | None = None
         self._exhausted = False
         self._error: Exception | None = None
-        self._change = anyio.Event()
-        self._stop = anyio.Event()
+        self._change = Change()
+        self._stopping = False
+        #: When what still runs is cancelled, once that is decided.
+        self._last_moment = math.inf
         self._grace_over = False
         self._began = self._runtime.monotonic()
         self._ended = anyio.Event()
@@ -94,7 +110,7 @@ class Pool:
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
-        return self._stop.is_set()
+        return self._stopping
 
     async def wait(self) -> RunSummary:
         """Wait until the pool has ended: everything is done or dead, or it was stopped.
@@ -118,7 +134,7 @@ class Pool:
         """Go on after `pause` or `drain`."""
         self._turn_to("running")
         self._attempts.turns.resume()
-        self._changed()
+        self._change.tell()
 
     async def drain(self) -> None:
         """Claim nothing more, and wait until all groups under way have ended; then the pool is paused.
@@ -130,7 +146,7 @@ class Pool:
         self._attempts.turns.resume()
         self._claim_nothing()
         while self._mode == "draining" and (self._held or self._seeking) and not self._ended.is_set():
-            await self._until_changed()
+            await self._change.wait()
         if self._mode == "draining":
             self.pause()
 
@@ -145,7 +161,7 @@ class Pool:
         self._attempts.resize(workers)
         if fewer:
             self._cancel_seekers()
-        self._changed()
+        self._change.tell()
 
     def stop(self) -> None:
         """End the pool: claim nothing more; what runs gets `grace` seconds, then it is cancelled and its groups are
@@ -153,7 +169,8 @@ class Pool:
         if self.stopping or self._ended.is_set():
             return
         self._events.emit("pool.stopping", logging.INFO, running=self._attempts.turns.busy, groups=len(self._held))
-        self._stop.set()
+        self._stopping = True
+        self._last_moment = min(self._last_moment, self._runtime.monotonic() + self._terms.grace)
         if self._mode == "paused":
             self._attempts.turns.close()
         self._claim_nothing()
@@ -179,10 +196,10 @@ class Pool:
     def _state(self) -> Literal["running", "paused", "draining", "stopping", "ended", "failed"]:
         if self._ended.is_set():
             return "ended" if self._error is None else "failed"
-        return "stopping" if self.stopping or self._error is not None else self._mode
+        return "stopping" if self._over else self._mode
 
     def _turn_to(self, mode: Literal["running", "paused", "draining"]) -> None:
-        if mode != self._mode and not (self.stopping or self._ended.is_set()):
+        if mode != self._mode and not self._over:
             self._events.emit(f"pool.{mode}", logging.INFO)
         self._mode = mode
 
@@ -199,6 +216,7 @@ class Pool:
 
     async def _live(self) -> None:
         self._scheduler.plan.forever = self._terms.forever
+        self._scheduler.allowance = self._terms.max_groups
         try:
             await self._work_through()
         except Exception as error:
@@ -206,21 +224,23 @@ class Pool:
             raise
         finally:
             await self._claims.hand_back(self._held)
-            self._scheduler.plan.forever = False
+            self._scheduler.plan.forever, self._scheduler.allowance = False, None
             self._scheduler.look_anew()
             self._summary = self._summarise()
             self._ended.set()
-            self._changed()
+            self._change.tell()
 
     async def _work_through(self) -> None:
         self._began = self._runtime.monotonic()
+        self._set_time_limit()
         await self._scheduler.load()
         index = self._scheduler.plan.index
         if self._per_path and len(index):
             self._typical = max(1, len(index.paths(0)))
         async with task_group() as tasks:
             tasks.start_soon(self._claim)
-            tasks.start_soon(self._limit_the_end)
+            tasks.start_soon(self._end_in_time)
+            tasks.start_soon(self._wind_down_in_time)
             async with task_group() as workers:
                 await self._dispatch(workers.start_soon)
                 self._claim_nothing()
@@ -228,12 +248,49 @@ class Pool:
         if self._error is not None:
             raise self._error
 
-    async def _limit_the_end(self) -> None:
-        await self._stop.wait()
-        await self._runtime.sleep(self._terms.grace)
+    async def _end_in_time(self) -> None:
+        while (left := self._last_moment - self._runtime.monotonic()) > 0:
+            with anyio.move_on_after(left):
+                await self._change.wait()
         self._grace_over = True
         for scope in self._running:
             scope.cancel()
+
+    def _set_time_limit(self) -> None:
+        seconds = self._terms.max_runtime
+        if seconds is None:
+            return
+        reserve = min(self._reserve, seconds / 10)
+        self._time = TimeLimit(seconds, began=self._began, reserve=reserve, guess=self._terms.grace)
+        self._last_moment = min(self._last_moment, self._time.cutoff)
+
+    async def _timed(self, item: WorkItem, argument: Any) -> Any:
+        """A call of the handler, of which the time limit learns how long it takes."""
+        began = self._runtime.monotonic()
+        try:
+            return await self._runner(item, argument)
+        finally:
+            now = self._runtime.monotonic()
+            if self._time is not None:
+                self._time.took(now - began)
+                if now >= self._time.last_start:
+                    self._wind_down()  # before its place is free for another call
+
+    async def _wind_down_in_time(self) -> None:
+        # Each call that ends meanwhile may move the time.
+        while self._time is not None and (left := self._time.last_start - self._runtime.monotonic()) > 0:
+            await self._runtime.sleep(left)
+        if self._time is not None:
+            self._wind_down()
+
+    def _wind_down(self) -> None:
+        """Start nothing more: it would probably not end before the time limit."""
+        if self._over:
+            return
+        self._events.emit("pool.winding_down", logging.INFO, running=self._attempts.turns.busy, groups=len(self._held))
+        self._limit = "max_runtime"
+        self._attempts.turns.close()
+        self._claim_nothing()
 
     def _summarise(self) -> RunSummary:
         tally, plan = self._attempts.tally, self._scheduler.plan
@@ -245,7 +302,8 @@ class Pool:
             leased_elsewhere=plan.count(plans.HELD),
             unfinished=len(plan.index) - plan.count(plans.DONE) - plan.count(plans.DEAD),
             seconds=self._seconds(),
-            stopped=not self._exhausted,
+            stopped=self._stopping or not (self._exhausted or self._limit),
+            limit=self._limit,
             done_paths=tally.done_paths,
             failed_paths=tally.failed_paths,
         )
@@ -259,7 +317,7 @@ class Pool:
         """Claim ahead of the workers, whenever they are to get more."""
         while not self._over:
             if self._mode != "running":
-                await self._until_changed()
+                await self._change.wait()
                 continue
             with anyio.CancelScope() as self._claiming:
                 await self._scheduler.run()
@@ -272,7 +330,7 @@ class Pool:
         self._scheduler.stop()
         if self._claiming is not None:
             self._claiming.cancel()
-        self._changed()
+        self._change.tell()
 
     def _cancel_seekers(self) -> None:
         for scope in self._seekers:
@@ -280,15 +338,30 @@ class Pool:
 
     async def _dispatch(self, start: Callable[..., object]) -> None:
         while not self._over:
-            while self._mode == "running" and self._load + self._seeking * self._typical < self._workers:
+            while self._wants_group:
                 self._seeking += 1
                 start(self._seek)
-            await self._until_changed()
+            await self._change.wait()
 
     @property
     def _over(self) -> bool:
         """Whether no more groups are looked for, ever."""
-        return self.stopping or self._exhausted
+        return self._stopping or self._exhausted or self._limit is not None
+
+    @property
+    def _wants_group(self) -> bool:
+        most = self._terms.max_groups
+        if self._mode != "running" or (most is not None and self._taken + self._seeking >= most):
+            return False
+        return self._load + self._seeking * self._typical < self._workers
+
+    def _count(self) -> None:
+        self._taken += 1
+        most = self._terms.max_groups
+        if most is not None:
+            self._scheduler.allowance = most - self._taken
+            if self._taken >= most and not self._over:
+                self._limit = "max_groups"
 
     async def _seek(self) -> None:
         """Get a group, and work on it."""
@@ -303,21 +376,22 @@ class Pool:
             finally:
                 self._seekers.discard(scope)
                 self._seeking -= 1
-                self._changed()
+                self._change.tell()
         if lease is None:
             return
         self._held.add(lease)
+        self._count()
         attempt = self._attempts.attempt(lease)
         if self._per_path:
             self._typical = max(1, len(attempt.item.work_paths))
         self._load += attempt.load
-        self._changed()
+        self._change.tell()
         try:
             await self._work(attempt)
             self._held.discard(lease)  # otherwise it is handed back at the end of all
         finally:
             self._load -= attempt.load
-            self._changed()
+            self._change.tell()
 
     async def _work(self, attempt: Attempt) -> None:
         if self.stopping or self._mode != "running":
@@ -348,11 +422,4 @@ class Pool:
         if attempt.load > 0:
             attempt.load -= 1
             self._load -= 1
-            self._changed()
-
-    def _changed(self) -> None:
-        self._change.set()
-        self._change = anyio.Event()
-
-    async def _until_changed(self) -> None:
-        await self._change.wait()
+            self._change.tell()

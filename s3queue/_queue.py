@@ -245,6 +245,8 @@ class WorkQueue:
         grace: float = 30.0,
         wait: bool = True,
         forever: bool = False,
+        max_groups: int | None = None,
+        max_runtime: float | None = None,
     ) -> AsyncIterator[Pool]:
         """Run `handler` over everything that can be claimed, `workers` calls at a time, in the background of the block.
 
@@ -259,9 +261,22 @@ class WorkQueue:
         hands everything back at once. What ends the search for work (`DamagedWorkspace`, a store's error that lasts)
         cancels the block and comes out of it, after the groups under way have ended.
 
+        It also ends when it has worked on `max_groups` groups, and within `max_runtime` seconds: no call starts that
+        would probably not end in time, judged by the time that nine of ten recent calls took at most (before the first
+        has ended: by `grace`). What is not done shortly before the limit is cancelled and handed back. With
+        ``per="path"`` the finished paths of such a group stay on record, so that nothing of it is lost.
+
         Raises `ConfigurationError`; also for a second pool at the same time: a group goes to one handler.
         """
-        terms = Terms(workers=workers, per=per, grace=grace, wait=wait, forever=forever)
+        terms = Terms(
+            workers=workers,
+            per=per,
+            grace=grace,
+            wait=wait,
+            forever=forever,
+            max_groups=max_groups,
+            max_runtime=max_runtime,
+        )
         runner = Runner(handler, workers=workers, timeout=timeout)
         if self._pool is not None:
             raise ConfigurationError(
@@ -292,6 +307,8 @@ class WorkQueue:
         handle_signals: bool = True,
         wait: bool = True,
         forever: bool = False,
+        max_groups: int | None = None,
+        max_runtime: float | None = None,
     ) -> RunSummary:
         """Run a `pool` until it ends: when every group is done or dead; without `wait`, when nothing is claimable.
 
@@ -300,7 +317,15 @@ class WorkQueue:
         """
         async with (
             self.pool(
-                handler, workers=workers, per=per, timeout=timeout, grace=grace, wait=wait, forever=forever
+                handler,
+                workers=workers,
+                per=per,
+                timeout=timeout,
+                grace=grace,
+                wait=wait,
+                forever=forever,
+                max_groups=max_groups,
+                max_runtime=max_runtime,
             ) as pool,
             _stopped_by_signals(pool) if handle_signals else nullcontext(),
         ):

@@ -73,6 +73,8 @@ class Scheduler:
         self._claiming = 0
         self._background = False
         self._stopping = False
+        #: So many leases more are wanted at most, if that is limited.
+        self.allowance: int | None = None
         #: Why there is nothing to hand out just now, as the last step said.
         self._nothing: plans.Wait | plans.Finished | None = None
         self._error: S3QueueError | None = None
@@ -245,7 +247,10 @@ class Scheduler:
         claiming = self._claiming + self._woken
         if claiming >= max(4, left // _CLAIMING_SHARE):
             return False
-        return self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE) > len(self._ready) + claiming
+        wanted = self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE)
+        if self.allowance is not None:
+            wanted = min(wanted, self.allowance)
+        return wanted > len(self._ready) + claiming
 
     async def _advance(self, *, pause: bool) -> None:
         """Do the plan's next step; if it is to wait, do that too (with `pause`)."""

@@ -20,12 +20,14 @@ from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
 from s3queue._pool import Per
 from s3queue._queue import WorkQueue, open_queue
+from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
 from s3queue.cli import _operate  # noqa: F401 - its commands are part of the application
 from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, USAGE, Workspace, app, run_async
 from s3queue.cli._commands import command_handler, import_handler
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
+from s3queue.cli._durations import parse_duration
 from s3queue.cli._inputs import collect
 
 __all__ = ["run"]
@@ -55,7 +57,19 @@ LeaseTtl = Annotated[
     float, typer.Option(metavar="S", help="Seconds after which a dead machine's groups are taken over.")
 ]
 MaxAttempts = Annotated[int, typer.Option(metavar="N", help="Failures after which a group is dead.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for groups that others hold.")]
+Once = Annotated[
+    bool, typer.Option("--once", help="One pass: take what is claimable now; wait for nothing that others hold.")
+]
+Forever = Annotated[bool, typer.Option("--forever", help="When all is done, wait for the index to grow.")]
+MaxGroups = Annotated[int | None, typer.Option(metavar="N", help="End after work on N groups.", show_default=False)]
+MaxRuntime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="End within this time, such as 3h50m: start nothing that would not end, hand back the rest.",
+        show_default=False,
+    ),
+]
 MaxCrashes = Annotated[
     int, typer.Option(metavar="N", help="Deaths of its process in a row after which a path is dead.")
 ]
@@ -88,14 +102,16 @@ def populate(
 def work(
     workspace: Workspace, command: Command = None, handler: HandlerName = None, workers: Workers = 16,
     per: PerUnit = "path", timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0,
-    max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True,
+    max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False,
+    forever: Forever = False, max_groups: MaxGroups = None, max_runtime: MaxRuntime = None,
     unsafe_store: Unsafe = False, verbose: Verbose = False,
 ) -> int:  # fmt: skip
     """Work on the queue until everything in it is done."""
     options = QueueOptions(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
+    limits = _Limits(once, forever, max_groups, max_runtime)
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits)
     return run_async(partial(_work, workspace, options, job, verbose))
 
 
@@ -104,14 +120,16 @@ def run_both(
     workspace: Workspace, command: Command = None, inputs: Input = None, from_file: FromFile = None,
     items_per_group: ItemsPerGroup = 1, handler: HandlerName = None, workers: Workers = 16, per: PerUnit = "path",
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
-    max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True, unsafe_store: Unsafe = False,
+    max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False, forever: Forever = False,
+    max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False,
     verbose: Verbose = False,
 ) -> int:  # fmt: skip
     """Populate and work, in one."""
     options = QueueOptions(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
+    limits = _Limits(once, forever, max_groups, max_runtime)
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits)
 
     async def main() -> int:
         paths = await collect(inputs or [], from_file)
@@ -125,7 +143,7 @@ def demo(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="The workspace to make.")] = Path("s3queue-demo"),
 ) -> int:
     """Count the words of Python's own sources, with 16 workers, in a folder workspace."""
-    job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0, wait=True)
+    job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0)
     table = folder / "word-counts.csv"
 
     async def main() -> tuple[int, int, int]:
@@ -140,6 +158,32 @@ def demo(
     return code
 
 
+class _Limits:
+    """When to end, apart from when all is done; the time counts from here."""
+
+    def __init__(
+        self, once: bool = False, forever: bool = False, max_groups: int | None = None, max_runtime: str | None = None
+    ) -> None:
+        self._runtime = Runtime()
+        self._once = once
+        self._forever = forever
+        self._max_groups = max_groups
+        self._seconds = None if max_runtime is None else parse_duration(max_runtime)
+        self._began = self._runtime.thread_time()
+
+    def arguments(self) -> dict[str, Any]:
+        """What `WorkQueue.run` is to be told now."""
+        seconds = self._seconds
+        if seconds:
+            seconds = max(0.001, seconds - (self._runtime.thread_time() - self._began))
+        return {
+            "wait": not self._once,
+            "forever": self._forever,
+            "max_groups": self._max_groups,
+            "max_runtime": seconds,
+        }
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Job:
     handler: Handler
@@ -147,7 +191,7 @@ class _Job:
     per: Per
     timeout: float | None
     grace: float
-    wait: bool
+    limits: _Limits = dataclasses.field(default_factory=_Limits)
 
 
 async def _work(
@@ -170,7 +214,12 @@ async def _work(
                 tasks.start_soon(_count, queue, display)
                 tasks.start_soon(display.tell_now_and_then)
                 summary: RunSummary = await queue.run(
-                    job.handler, workers=job.workers, per=job.per, timeout=job.timeout, grace=job.grace, wait=job.wait
+                    job.handler,
+                    workers=job.workers,
+                    per=job.per,
+                    timeout=job.timeout,
+                    grace=job.grace,
+                    **job.limits.arguments(),
                 )
                 tasks.cancel_scope.cancel()
     show_summary(console, summary)

@@ -106,7 +106,11 @@ def show_summary(console: Console, summary: RunSummary) -> None:
         soft_wrap=True,
     )
     if summary.unfinished:
-        why = "stopped" if summary.stopped else "nothing more to claim now"
+        why = "nothing more to claim now"
+        if summary.limit is not None:
+            why = f"--{summary.limit.replace('_', '-')}"
+        if summary.stopped:
+            why = "stopped"
         console.print(
             f"unfinished: {summary.unfinished} groups, {summary.leased_elsewhere} of them leased elsewhere or waiting "
             f"for their next attempt ({why})",
