@@ -29,6 +29,7 @@ from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
 from s3queue.cli._durations import parse_duration
 from s3queue.cli._inputs import collect
+from s3queue.cli._processes import Child, Fleet
 
 __all__ = ["run"]
 
@@ -57,6 +58,10 @@ LeaseTtl = Annotated[
     float, typer.Option(metavar="S", help="Seconds after which a dead machine's groups are taken over.")
 ]
 MaxAttempts = Annotated[int, typer.Option(metavar="N", help="Failures after which a group is dead.")]
+Processes = Annotated[
+    int,
+    typer.Option("--processes", metavar="N", min=1, help="Processes, each with --workers: for handlers that compute."),
+]
 Once = Annotated[
     bool, typer.Option("--once", help="One pass: take what is claimable now; wait for nothing that others hold.")
 ]
@@ -100,25 +105,26 @@ def populate(
 
 @app.command()
 def work(
-    workspace: Workspace, command: Command = None, handler: HandlerName = None, workers: Workers = 16,
-    per: PerUnit = "path", timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0,
-    max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False,
-    forever: Forever = False, max_groups: MaxGroups = None, max_runtime: MaxRuntime = None,
-    unsafe_store: Unsafe = False, verbose: Verbose = False,
+    ctx: typer.Context, workspace: Workspace, command: Command = None, handler: HandlerName = None,
+    workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path", timeout: Timeout = None,
+    grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3,
+    result: Kept = None, once: Once = False, forever: Forever = False, max_groups: MaxGroups = None,
+    max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False, verbose: Verbose = False,
 ) -> int:  # fmt: skip
     """Work on the queue until everything in it is done."""
     options = QueueOptions(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
     limits = _Limits(once, forever, max_groups, max_runtime)
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits)
-    return run_async(partial(_work, workspace, options, job, verbose))
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
+    return run_async(partial(_work, workspace, options, job, verbose, called=ctx.obj))
 
 
 @app.command(name="run")
 def run_both(
-    workspace: Workspace, command: Command = None, inputs: Input = None, from_file: FromFile = None,
-    items_per_group: ItemsPerGroup = 1, handler: HandlerName = None, workers: Workers = 16, per: PerUnit = "path",
+    ctx: typer.Context, workspace: Workspace, command: Command = None, inputs: Input = None,
+    from_file: FromFile = None, items_per_group: ItemsPerGroup = 1, handler: HandlerName = None,
+    workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path",
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
     max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False, forever: Forever = False,
     max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False,
@@ -129,11 +135,14 @@ def run_both(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
     limits = _Limits(once, forever, max_groups, max_runtime)
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits)
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
+    called: _Called = ctx.obj
 
     async def main() -> int:
-        paths = await collect(inputs or [], from_file)
-        return await _work(workspace, options, job, verbose, paths=paths, items_per_group=items_per_group)
+        paths = await collect(inputs or [], from_file) if called.child is None else ()
+        return await _work(
+            workspace, options, job, verbose, paths=paths, items_per_group=items_per_group, called=called
+        )
 
     return run_async(main)
 
@@ -192,6 +201,22 @@ class _Job:
     timeout: float | None
     grace: float
     limits: _Limits = dataclasses.field(default_factory=_Limits)
+    processes: int = 1
+
+    async def run(self, queue: WorkQueue, **limits: Any) -> RunSummary:
+        """Do it, on this queue, within these limits."""
+        arguments = self.limits.arguments() | limits
+        return await queue.run(
+            self.handler, workers=self.workers, per=self.per, timeout=self.timeout, grace=self.grace, **arguments
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Called:
+    """How this process was called: its arguments, and whether it is the child of another."""
+
+    arguments: Sequence[str]
+    child: Child | None
 
 
 async def _work(
@@ -202,7 +227,10 @@ async def _work(
     *,
     paths: Sequence[str] = (),
     items_per_group: int = 1,
+    called: _Called | None = None,
 ) -> int:
+    if called is not None and called.child is not None:
+        return await _work_as_child(workspace, options, job, called.child)
     console = Console()
     display = Display(console, verbose=verbose)
     async with open_queue(workspace, options=options, observer=display.observe) as queue:
@@ -213,16 +241,36 @@ async def _work(
             async with task_group() as tasks:
                 tasks.start_soon(_count, queue, display)
                 tasks.start_soon(display.tell_now_and_then)
-                summary: RunSummary = await queue.run(
-                    job.handler,
-                    workers=job.workers,
-                    per=job.per,
-                    timeout=job.timeout,
-                    grace=job.grace,
-                    **job.limits.arguments(),
-                )
+                if job.processes == 1 or called is None:
+                    summary = await job.run(queue)
+                else:
+                    summary = await _work_in_processes(queue, job, display, verbose, called.arguments)
                 tasks.cancel_scope.cancel()
     show_summary(console, summary)
+    return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
+
+
+async def _work_in_processes(
+    queue: WorkQueue, job: _Job, display: Display, verbose: bool, arguments: Sequence[str]
+) -> RunSummary:
+    fleet = Fleet(
+        arguments,
+        processes=job.processes,
+        grace=job.grace,
+        display=display,
+        verbose=verbose,
+        limits=job.limits.arguments(),
+    )
+    await fleet.run()
+    complete = fleet.last is not None and fleet.last.complete
+    return fleet.summary(None if complete else await queue.status())
+
+
+async def _work_as_child(workspace: str, options: QueueOptions, job: _Job, child: Child) -> int:
+    options = dataclasses.replace(options, check_store=False)  # the parent has checked it
+    async with child.reporting(job.grace), open_queue(workspace, options=options, observer=child.observe) as queue:
+        summary = await job.run(queue, max_groups=child.max_groups, max_runtime=child.max_runtime)
+        child.ended(summary)
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
 
@@ -246,8 +294,9 @@ def _exit_code(*, dead: int, unfinished: int) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every error of the user's is one line on standard error."""
+    called = _Called(arguments, Child.of_this_process())
     try:
-        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False)
+        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False, obj=called)
     except _UsageError as error:
         return _complain(error.format_message(), USAGE)
     except typer.Exit as leaving:
