@@ -41,8 +41,8 @@ _SOON = 5.0
 _SOON_MOST = 5
 #: The wait before a restart; doubles with each such death in a row.
 _RESTART_PAUSE = 0.5
-#: What children get to end by themselves once nobody waits for them, and beyond their grace once the parent is gone.
-_PATIENCE = 5.0
+#: What children get beyond their grace to hand back what they hold, once nobody waits for them.
+_PATIENCE = 15.0
 _COUNTED = ("group.done", "path.done", "group.failed")
 
 logger = logging.getLogger("s3queue")
@@ -53,9 +53,9 @@ class Child(logging.Handler):
 
     def __init__(self, told: dict[str, Any]) -> None:
         super().__init__(logging.DEBUG if told["verbose"] else logging.WARNING)
-        #: Its share of ``--max-groups``, and what is left of ``--max-runtime``, in seconds.
+        #: Its share of ``--max-groups``.
         self.max_groups: int | None = told["max_groups"]
-        self.max_runtime: float | None = told["max_runtime"]
+        self._ends_at: float | None = told["ends_at"]
         self._runtime = Runtime()
         self._counts = Counter[str]()
         self._unsent = bytearray()
@@ -73,6 +73,13 @@ class Child(logging.Handler):
         """None in an ordinary process. To be asked once, before anything is written to standard output."""
         told = os.environ.pop(_ENVIRONMENT, None)
         return None if told is None else cls(json.loads(told))
+
+    @property
+    def max_runtime(self) -> float | None:
+        """What is left of ``--max-runtime`` now, in seconds."""
+        if self._ends_at is None:
+            return None
+        return max(0.001, self._ends_at - self._runtime.thread_time())
 
     @asynccontextmanager
     async def reporting(self, grace: float) -> AsyncIterator[None]:
@@ -95,6 +102,8 @@ class Child(logging.Handler):
         """An observer of a queue."""
         if event.name in _COUNTED:
             self._counts[event.name] += 1
+            if event.name != "path.done":
+                self._report()  # at once: this process may die any moment, and its groups are done all the same
 
     def emit(self, record: logging.LogRecord) -> None:
         """A log record, for the parent to show."""
@@ -174,8 +183,10 @@ class Fleet:
         self._verbose = verbose
         self._runtime = Runtime()
         self._events = Events()
-        self._began = self._runtime.monotonic()
-        self._seconds: float | None = limits["max_runtime"]
+        self._began = self._runtime.thread_time()
+        seconds = limits["max_runtime"]
+        #: By the machine's monotonic clock, which its processes share.
+        self._ends_at = None if seconds is None else self._began + seconds
         shares = _shares(limits["max_groups"], processes)
         self._slots = [_Slot(number, share) for number, share in enumerate(shares, start=1)]
         self._stop = anyio.Event()
@@ -215,7 +226,7 @@ class Fleet:
             dead=dead,
             leased_elsewhere=held,
             unfinished=unfinished,
-            seconds=self._runtime.monotonic() - self._began,
+            seconds=self._runtime.thread_time() - self._began,
             stopped=self._stop.is_set(),
             limit=next((one.limit for one in summaries if one.limit is not None), None),
             done_paths=max(self._counts["path.done"], sum(one.done_paths for one in summaries)),
@@ -234,7 +245,7 @@ class Fleet:
 
     async def _keep(self, slot: _Slot) -> None:
         """Run a process until it has ended by itself; one that dies is replaced."""
-        while slot.groups != 0 and self._time_left() != 0 and not self._stop.is_set():
+        while slot.groups != 0 and not (self._stop.is_set() or self._is_late):
             code = await self._run(slot)
             if slot.summary is not None or self._stop.is_set():
                 return
@@ -262,7 +273,7 @@ class Fleet:
             told = {
                 "verbose": self._verbose,
                 "max_groups": slot.groups,
-                "max_runtime": self._time_left(),
+                "ends_at": self._ends_at,
                 "stdout": stdout,
             }
             slot.process = await anyio.open_process(
@@ -305,6 +316,8 @@ class Fleet:
         try:
             what = json.loads(line)
         except ValueError:
+            what = None
+        if not isinstance(what, dict):
             return  # something else wrote there, before the child took its output over
         if "ready" in what:
             slot.ready_at = self._runtime.monotonic()
@@ -319,10 +332,9 @@ class Fleet:
         if "summary" in what:
             slot.summary = RunSummary(**what["summary"])
 
-    def _time_left(self) -> float | None:
-        if self._seconds is None:
-            return None
-        return max(0.0, self._seconds - (self._runtime.monotonic() - self._began))
+    @property
+    def _is_late(self) -> bool:
+        return self._ends_at is not None and self._runtime.thread_time() >= self._ends_at
 
     # The end.
 
@@ -346,12 +358,13 @@ class Fleet:
     async def _end_all(self) -> None:
         """Leave no process behind, whatever happened."""
         self._signal_all(signal.SIGTERM)
-        for slot in self._slots:
-            if slot.process is not None:
-                with anyio.move_on_after(self._grace + _PATIENCE):
-                    await slot.process.wait()
-                _send(slot.process, signal.SIGKILL)
-                await slot.process.aclose()
+        left = [slot.process for slot in self._slots if slot.process is not None]
+        with anyio.move_on_after(self._grace + _PATIENCE):
+            for process in left:
+                await process.wait()
+        self._signal_all(signal.SIGKILL)
+        for process in left:
+            await process.aclose()
 
 
 def _shares(groups: int | None, processes: int) -> list[int | None]:
