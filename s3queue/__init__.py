@@ -33,22 +33,28 @@ from s3queue._model import (
     FailedPath,
     Finding,
     PathResult,
+    PoolStats,
     QueueStatus,
     RunSummary,
     WorkItem,
 )
 from s3queue._options import QueueOptions
+from s3queue._pool import Pool
 from s3queue._queue import WorkQueue, open_queue
+from s3queue.stores._open import open_client
 
 __all__ = [
     # the queue
     "WorkQueue",
     "open_queue",
+    "open_client",
     "QueueOptions",
     "current_item",
+    "Pool",
     # its values
     "WorkItem",
     "RunSummary",
+    "PoolStats",
     "QueueStatus",
     "PathResult",
     "FailedGroup",

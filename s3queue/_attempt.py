@@ -6,8 +6,9 @@ starts, and one that may be to blame for several crashes gets its last chance al
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,6 @@ from s3queue._errors import (
     RetryLater,
     StoreError,
 )
-from s3queue._handlers import Runner
 from s3queue._journal import WHOLE, Journal
 from s3queue._model import WorkItem
 from s3queue._outcomes import Lease
@@ -32,6 +32,9 @@ from s3queue._workspace import Workspace
 
 __all__ = ["Attempt", "Attempts", "Tally"]
 
+#: Runs a handler: see `Runner`.
+Call = Callable[[WorkItem, Any], Awaitable[Any]]
+
 #: How often, and how far apart, a completion is tried that the store does not accept or does not acknowledge.
 _COMPLETE_TRIES = 3
 _COMPLETE_PAUSE = 1.0
@@ -39,11 +42,13 @@ _COMPLETE_PAUSE = 1.0
 
 @dataclass(slots=True)
 class Tally:
-    """How attempts ended."""
+    """How attempts ended, and how many paths of them were finished, or failed."""
 
     done: int = 0
     failed: int = 0
     lost: int = 0
+    done_paths: int = 0
+    failed_paths: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -58,6 +63,10 @@ class Attempt:
     load: int
     errors: dict[int, Exception] = field(default_factory=dict)
     result: Json | None = None
+    #: Whether units were left out, because the pool starts none any more.
+    cut: bool = False
+    #: Tasks that run its units side by side.
+    lanes: int = 0
 
     @property
     def journal(self) -> Journal:
@@ -67,7 +76,7 @@ class Attempt:
 class Attempts:
     """Runs one handler over leased groups."""
 
-    def __init__(self, workspace: Workspace, claims: Claims, runner: Runner, *, workers: int, per_path: bool) -> None:
+    def __init__(self, workspace: Workspace, claims: Claims, runner: Call, *, workers: int, per_path: bool) -> None:
         self._runtime = workspace.runtime
         self._options = workspace.options
         self._events = workspace.events
@@ -75,8 +84,18 @@ class Attempts:
         self._runner = runner
         self._workers = workers
         self._per_path = per_path
-        self._turns = Turns(workers)
+        self.turns = Turns(workers)
         self.tally = Tally()
+        #: Attempts whose units run side by side, with what starts one more task for them.
+        self._wide: dict[Attempt, Callable[[], object]] = {}
+
+    def resize(self, workers: int) -> None:
+        """So many units at a time from now on, also of the attempts under way."""
+        self._workers = workers
+        self.turns.resize(workers)
+        for attempt in self._wide:
+            if attempt.lanes:  # with none left its task group may be closed already
+                self._widen(attempt)
 
     def attempt(self, lease: Lease) -> Attempt:
         """What is to be done about a lease."""
@@ -98,28 +117,45 @@ class Attempts:
         attempt.lease.began = self._runtime.monotonic()
         if attempt.journal.suspect:
             for unit in attempt.units:
-                await self._run_named(attempt, unit)
+                if not attempt.cut:
+                    await self._run_named(attempt, unit)
             return
         units = iter(attempt.units)
         if len(attempt.units) == 1:
             await self._lane(attempt, units, on_unit)
             return
-        async with task_group() as tasks:
-            for _ in range(min(self._workers, len(attempt.units))):
-                tasks.start_soon(self._lane, attempt, units, on_unit)
+        try:
+            async with task_group() as tasks:
+                self._wide[attempt] = functools.partial(tasks.start_soon, self._lane, attempt, units, on_unit)
+                self._widen(attempt)
+        finally:
+            del self._wide[attempt]
+
+    def _widen(self, attempt: Attempt) -> None:
+        for _ in range(min(self._workers, attempt.load) - attempt.lanes):
+            attempt.lanes += 1
+            self._wide[attempt]()
 
     async def _lane(self, attempt: Attempt, units: Iterator[int], on_unit: Callable[[Attempt], None]) -> None:
-        for unit in units:
-            await self._turns.take()
-            try:
-                await self._run_unit(attempt, unit)
-            finally:
-                self._turns.give()
-                on_unit(attempt)
+        try:
+            for unit in units:
+                if not await self.turns.take():
+                    attempt.cut = True
+                    return
+                try:
+                    await self._run_unit(attempt, unit)
+                finally:
+                    self.turns.give()
+                    on_unit(attempt)
+        finally:
+            attempt.lanes -= 1
 
     async def _run_named(self, attempt: Attempt, unit: int) -> None:
         last_chance = attempt.journal.crashes(unit) + 1 >= self._options.max_crashes
-        async with self._turns.alone() if last_chance else self._turns.shared():
+        async with self.turns.alone() if last_chance else self.turns.shared() as taken:
+            if not taken:
+                attempt.cut = True
+                return
             await self._claims.name(attempt.lease, unit)
             await self._run_unit(attempt, unit)
             attempt.journal.running = None
@@ -133,6 +169,7 @@ class Attempts:
                 attempt.result = result_json(result)
                 return
             attempt.journal.finished(unit, result, self._runtime.monotonic())
+            self.tally.done_paths += 1
         except Exception as error:
             attempt.errors[unit] = error
             if unit != WHOLE:
@@ -144,6 +181,7 @@ class Attempts:
     def _path_failed(self, attempt: Attempt, unit: int, error: Exception) -> None:
         journal, path = attempt.journal, attempt.item.work_paths[unit]
         counts = not isinstance(error, RetryLater)
+        self.tally.failed_paths += counts
         last = journal.tries.get(unit, 0) + 1 >= self._options.max_attempts
         final = isinstance(error, PermanentError) or (counts and last)
         kind, line, _ = describe(error)
@@ -154,9 +192,11 @@ class Attempts:
     # The end of it.
 
     async def end(self, attempt: Attempt) -> None:
-        """Complete, fail, release or bury the group, whose units have all run."""
+        """Complete, fail, release or bury the group, whose units have all run, or will not run here."""
         errors = list(attempt.errors.values())
-        if not self._per_path:
+        if attempt.cut and not (self._per_path and attempt.journal.complete):
+            await self.interrupted(attempt)
+        elif not self._per_path:
             await (self._fail(attempt, errors[0], dead=None) if errors else self._complete(attempt))
         elif attempt.journal.complete:
             await self._complete(attempt)
@@ -196,6 +236,8 @@ class Attempts:
                 await self._runtime.sleep(_COMPLETE_PAUSE)
             else:
                 self.tally.done += 1
+                if not self._per_path:
+                    self.tally.done_paths += len(attempt.item.work_paths)
                 return
 
     async def _give_up(self, attempt: Attempt) -> None:
@@ -221,6 +263,8 @@ class Attempts:
             else:
                 await self._claims.fail(attempt.lease, error, dead=dead, wait=wait, paths=paths)
                 self.tally.failed += 1
+                if not self._per_path:
+                    self.tally.failed_paths += len(attempt.item.work_paths)
         except LeaseLost:
             self.lost(attempt)
         except (OutcomeUnknown, StoreError) as refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -150,12 +150,18 @@ class Claims:
                 self.keeper.unwatch(lease)
 
     async def close(self) -> None:
-        """Release everything that is still held, within `request_timeout`, whatever else is being cancelled."""
+        """Release everything that is still held."""
+        await self.hand_back(self._held.values())
+
+    async def hand_back(self, leases: Iterable[Lease] = ()) -> None:
+        """Release what nobody has taken, and those of these leases that are still held.
+
+        Within `request_timeout`, whatever else is being cancelled."""
         runtime, options = self._workspace.runtime, self._workspace.options
         with anyio.CancelScope(deadline=runtime.monotonic() + options.request_timeout, shield=True):
             async with task_group() as tasks:
-                tasks.start_soon(self.scheduler.hand_back)
-                for lease in list(self._held.values()):
+                mine = [lease for lease in leases if self._held.get(lease.group) is lease]
+                for lease in [*self.scheduler.untaken(), *mine]:
                     tasks.start_soon(self._let_go, lease)
 
     async def _let_go(self, lease: Lease) -> None:

@@ -15,7 +15,7 @@ import anyio.to_thread
 from s3queue._errors import ConfigurationError, HandlerError
 from s3queue._model import WorkItem
 
-__all__ = ["Handler", "Runner", "current_item"]
+__all__ = ["Handler", "Runner", "current_item", "whole_number"]
 
 #: Takes a `WorkItem` (per group) or a path (per path); returns JSON values, or None.
 Handler = Callable[[Any], Any]
@@ -35,8 +35,6 @@ class Runner:
     """Runs one handler, so that every way in which it can fail comes out as an ordinary exception."""
 
     def __init__(self, handler: Handler, *, workers: int, timeout: float | None) -> None:
-        if not isinstance(workers, int) or workers < 1:
-            raise ConfigurationError(f"workers must be a whole number, 1 or more, not {workers!r}")
         if not callable(handler):
             raise ConfigurationError(f"a handler must be a function of one argument, not {handler!r}")
         if timeout is not None and not timeout > 0:
@@ -44,8 +42,12 @@ class Runner:
         self.name = _name(handler)
         self._handler = handler
         self._timeout = timeout
-        self._threads = anyio.CapacityLimiter(workers)
+        self._threads = anyio.CapacityLimiter(whole_number("workers", workers))
         self._is_async = _is_async(handler)
+
+    def resize(self, workers: int) -> None:
+        """So many threads at a time from now on."""
+        self._threads.total_tokens = workers
 
     async def __call__(self, item: WorkItem, argument: Any) -> Any:
         """The handler's result for `argument`, a part of `item` or `item` itself.
@@ -75,6 +77,13 @@ class Runner:
             # Ours to pass on only if it is we who are being cancelled; a handler may also have cancelled itself.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise HandlerError(f"{self.name} was cancelled from within") from None
+
+
+def whole_number(name: str, value: int) -> int:
+    """`value`, if it is 1 or more. Raises `ConfigurationError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} must be a whole number, 1 or more, not {value!r}")
+    return value
 
 
 def _unwrapped(handler: Handler) -> Handler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "FailedAttempt",
@@ -11,6 +11,7 @@ __all__ = [
     "FailedPath",
     "Finding",
     "PathResult",
+    "PoolStats",
     "QueueStatus",
     "RunSummary",
     "WorkItem",
@@ -142,6 +143,31 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """A pool at one moment."""
+
+    #: ``running``; ``paused``; ``draining``; ``stopping`` (what runs is given its grace); ``ended``; ``failed``.
+    state: Literal["running", "paused", "draining", "stopping", "ended", "failed"]
+    #: Calls of the handler that may run at a time, and that do.
+    workers: int
+    running: int
+    #: Groups under way, and leased ahead of the workers.
+    groups: int
+    ahead: int
+    #: Groups that this pool completed; attempts of it that failed; groups whose lease it lost.
+    done: int
+    failed: int
+    lost: int
+    #: Paths that it finished, and attempts of it at paths that failed.
+    done_paths: int
+    failed_paths: int
+    #: Seconds since it started, until it ended.
+    seconds: float
+    #: Why it failed, or will have failed once the groups under way have ended; empty otherwise.
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """What one `run` did, and how it left the workspace."""
 
@@ -161,6 +187,11 @@ class RunSummary:
     seconds: float
     #: Whether the run was told to stop (a signal, or the caller) before the workspace was complete.
     stopped: bool = False
+    #: Which limit of the run's ended it before that, if one did.
+    limit: Literal["max_groups", "max_runtime"] | None = None
+    #: Paths that this run finished, and attempts of it at paths that failed.
+    done_paths: int = 0
+    failed_paths: int = 0
 
     @property
     def complete(self) -> bool:

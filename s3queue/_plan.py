@@ -112,6 +112,8 @@ class Plan:
     options: QueueOptions
     rng: Random
     index: Index = field(default_factory=lambda: Index(b""))
+    #: Never `Finished`: the index may grow, and somebody may want what is dead tried again.
+    forever: bool = False
     _state: bytearray = field(default_factory=bytearray)
     _cursor: int = 0
     _candidates: deque[str] = field(default_factory=deque)
@@ -180,10 +182,10 @@ class Plan:
     def _idle(self, now: float, refresh: float) -> Step:
         if self._crowds:
             return self._look(ListStretch(self._crowds.popleft()))
-        if not self.count(HELD):
+        if not self.count(HELD) and not (self.forever and self.count(DEAD)):
             if now > self._index_checked + self.options.poll_min:
                 return self._look(RefreshIndex())  # it may have grown: look before saying that all is done
-            return Wait(refresh) if self.count(MINE) else Finished()
+            return Wait(refresh) if self.count(MINE) or self.forever else Finished()
         # A lock that gets ready before the next regular poll is looked for in time, but never faster than poll_min.
         ready = min((seen.ready for seen in self._locks.values()), default=math.inf)
         due = max(min(self._next_poll, ready), self._polled + self.options.poll_min)

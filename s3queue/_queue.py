@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from s3queue._handlers import Handler, Runner
 from s3queue._inspection import inspect
 from s3queue._model import FailedAttempt, FailedGroup, Finding, PathResult, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
-from s3queue._pool import Per, Pool
+from s3queue._pool import Per, Pool, Terms
 from s3queue._results import stream_results
 from s3queue._runtime import Runtime
 from s3queue._survey import count, list_failed, list_history
@@ -52,14 +52,13 @@ class WorkQueue:
         self._claims = Claims(self._workspace)
         self._pool: Pool | None = None
         self._session: AbstractAsyncContextManager[None] | None = None
+        self._keeps = False
 
     def __repr__(self) -> str:
         return f"<WorkQueue {self._workspace.store.name} {self._claims.scheduler!r}>"
 
     async def __aenter__(self) -> Self:
-        if self._session is not None:
-            raise ConfigurationError("this queue is open already: enter it once")
-        session = self._keeping()
+        session = self._keeping(hand_back=True)
         await session.__aenter__()
         self._session = session
         return self
@@ -72,15 +71,23 @@ class WorkQueue:
         return await session.__aexit__(kind, error, trace)
 
     @asynccontextmanager
-    async def _keeping(self) -> AsyncIterator[None]:
-        await self._workspace.check()
-        async with task_group() as tasks:
-            tasks.start_soon(self._claims.run)
-            try:
-                yield
-            finally:
-                await self._claims.close()
-            tasks.cancel_scope.cancel()
+    async def _keeping(self, *, hand_back: bool) -> AsyncIterator[None]:
+        """Renew leases inside the block; at its end release those that are held, if that is wanted."""
+        if self._keeps:
+            raise ConfigurationError("this queue is open already: enter it once")
+        self._keeps = True
+        try:
+            await self._workspace.check()
+            async with task_group() as tasks:
+                tasks.start_soon(self._claims.run)
+                try:
+                    yield
+                finally:
+                    if hand_back:
+                        await self._claims.close()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._keeps = False
 
     async def populate_queue(self, paths: Iterable[str], items_per_group: int = 1) -> int:
         """Add the paths that the workspace does not have yet, in groups; returns the number of new groups.
@@ -227,6 +234,68 @@ class WorkQueue:
                 raise ConfigurationError(f"{group!r} is no group of this workspace: `failures` lists their hashes")
         return wanted
 
+    @asynccontextmanager
+    async def pool(
+        self,
+        handler: Handler,
+        *,
+        workers: int = 16,
+        per: Per = "group",
+        timeout: float | None = None,
+        grace: float = 30.0,
+        wait: bool = True,
+        forever: bool = False,
+        max_groups: int | None = None,
+        max_runtime: float | None = None,
+    ) -> AsyncIterator[Pool]:
+        """Run `handler` over everything that can be claimed, `workers` calls at a time, in the background of the block.
+
+        `handler` gets a `WorkItem` (``per="group"``) or a path (``per="path"``; the paths of a group run concurrently,
+        and the group is done when all are). It is a coroutine function, or a plain function, which runs in a thread.
+        What it returns (JSON values) is kept with the completion; what it raises fails this attempt at its group and
+        nothing else. A call that takes longer than `timeout` seconds fails.
+
+        The pool ends when every group is done or dead (`Pool.wait` waits for that); without `wait`, when nothing is
+        claimable; with `forever`, never: it waits for the index to grow. Leaving the block ends it: what runs then gets
+        `grace` seconds before it is cancelled and its groups are handed back. Leaving by an exception or a cancellation
+        hands everything back at once. What ends the search for work (`DamagedWorkspace`, a store's error that lasts)
+        cancels the block and comes out of it, after the groups under way have ended.
+
+        It also ends when it has worked on `max_groups` groups, and within `max_runtime` seconds: no call starts that
+        would probably not end in time, judged by the time that nine of ten recent calls took at most (before the first
+        has ended: by `grace`). What is not done shortly before the limit is cancelled and handed back. With
+        ``per="path"`` the finished paths of such a group stay on record, so that nothing of it is lost.
+
+        Raises `ConfigurationError`; also for a second pool at the same time: a group goes to one handler.
+        """
+        terms = Terms(
+            workers=workers,
+            per=per,
+            grace=grace,
+            wait=wait,
+            forever=forever,
+            max_groups=max_groups,
+            max_runtime=max_runtime,
+        )
+        runner = Runner(handler, workers=workers, timeout=timeout)
+        if self._pool is not None:
+            raise ConfigurationError(
+                "this queue has a pool at work: resize that one; for another handler open the workspace a second time"
+            )
+        pool = self._pool = Pool(self._workspace, self._claims, runner, terms)
+        options = self._workspace.options
+        try:
+            async with AsyncExitStack() as stack:
+                if not self._keeps:
+                    await stack.enter_async_context(self._keeping(hand_back=False))  # a bare queue stays bare
+                await stack.enter_async_context(
+                    watch_loop(runner.name, options.block_warning, self._workspace.runtime, self._workspace.events)
+                )
+                await stack.enter_async_context(pool.working())
+                yield pool
+        finally:
+            self._pool = None
+
     async def run(
         self,
         handler: Handler,
@@ -237,39 +306,33 @@ class WorkQueue:
         grace: float = 30.0,
         handle_signals: bool = True,
         wait: bool = True,
+        forever: bool = False,
+        max_groups: int | None = None,
+        max_runtime: float | None = None,
     ) -> RunSummary:
-        """Run `handler` over everything that can be claimed, `workers` calls at a time.
+        """Run a `pool` until it ends: when every group is done or dead; without `wait`, when nothing is claimable.
 
-        `handler` gets a `WorkItem` (``per="group"``) or a path (``per="path"``; the paths of a group run concurrently,
-        and the group is done when all are). It is a coroutine function, or a plain function, which runs in a thread.
-        What it returns (JSON values) is kept with the completion; what it raises fails this attempt at its group and
-        nothing else. A call that takes longer than `timeout` seconds fails.
-
-        Returns when every group is done or dead; without `wait`, when nothing is claimable. The first SIGTERM or SIGINT
-        ends claiming, and after `grace` seconds cancels what still runs and hands its groups back; the second one ends
-        the process at once. Raises `ConfigurationError`, `DamagedWorkspace` or a store's error that lasts.
+        The first SIGTERM or SIGINT ends claiming, and after `grace` seconds cancels what still runs and hands its
+        groups back; the second one ends the process at once. Everything else is as for `pool`.
         """
-        runner = Runner(handler, workers=workers, timeout=timeout)
-        pool = Pool(self._workspace, self._claims, runner, workers=workers, per=per, grace=grace, wait=wait)
-        if self._pool is not None:
-            raise ConfigurationError("this queue runs already: open it a second time to run two handlers at once")
-        self._pool = pool
-        options = self._workspace.options
-        try:
-            async with AsyncExitStack() as stack:
-                if self._session is None:
-                    await stack.enter_async_context(self)
-                if handle_signals:
-                    await stack.enter_async_context(_stopped_by_signals(pool))
-                await stack.enter_async_context(
-                    watch_loop(runner.name, options.block_warning, self._workspace.runtime, self._workspace.events)
-                )
-                return await pool.run()
-        finally:
-            self._pool = None
+        async with (
+            self.pool(
+                handler,
+                workers=workers,
+                per=per,
+                timeout=timeout,
+                grace=grace,
+                wait=wait,
+                forever=forever,
+                max_groups=max_groups,
+                max_runtime=max_runtime,
+            ) as pool,
+            _stopped_by_signals(pool) if handle_signals else nullcontext(),
+        ):
+            return await pool.wait()
 
     def stop(self) -> None:
-        """Make `run` stop as the first signal does. Does nothing if it does not run."""
+        """Make `run`, or the pool at work, stop as the first signal does. Does nothing if there is none."""
         if self._pool is not None:
             self._pool.stop()
 
@@ -281,16 +344,20 @@ async def open_queue(
     options: QueueOptions | None = None,
     put_args: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
+    client: Any = None,
 ) -> AsyncIterator[WorkQueue]:
     """The queue of ``s3://bucket/prefix`` or of a folder, open, with a client of its own.
 
     Ordinary AWS configuration applies (profile, environment, ``AWS_ENDPOINT_URL_S3``). `put_args` are extra arguments
-    of every write, such as ``ServerSideEncryption``. Raises `ConfigurationError`, and `StoreUnsuitable` if the start-up
-    check fails.
+    of every write, such as ``ServerSideEncryption``. Several queues of one process share connections if they are given
+    one `client`, of `open_client` or the caller's own aiobotocore client, which stays open; a folder needs none. Raises
+    `ConfigurationError`, and `StoreUnsuitable` if the start-up check fails.
     """
     runtime = Runtime()
     async with (
-        open_store(workspace, options=options or QueueOptions(), runtime=runtime, put_args=put_args) as store,
+        open_store(
+            workspace, options=options or QueueOptions(), runtime=runtime, put_args=put_args, client=client
+        ) as store,
         WorkQueue(Backend(store), options=options, runtime=runtime, observer=observer) as queue,
     ):
         yield queue

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
+import anyio.lowlevel
 
 from s3queue import _keys as keys
 from s3queue import _lease_rules as rules
@@ -20,7 +21,6 @@ from s3queue import _plan as plans
 from s3queue._errors import (
     ConfigurationError,
     DamagedWorkspace,
-    LeaseLost,
     OutcomeUnknown,
     S3QueueError,
     StoreError,
@@ -73,6 +73,8 @@ class Scheduler:
         self._claiming = 0
         self._background = False
         self._stopping = False
+        #: So many leases more are wanted at most, if that is limited.
+        self.allowance: int | None = None
         #: Why there is nothing to hand out just now, as the last step said.
         self._nothing: plans.Wait | plans.Finished | None = None
         self._error: S3QueueError | None = None
@@ -125,37 +127,42 @@ class Scheduler:
                     raise self._error
                 if (lease := self._pop_ready()) is not None:
                     return lease
-                if self._stopping or self._given_up(wait):
+                if self._given_up(wait):
                     return None
-                await (self._until_served() if self._background else self._advance(pause=wait))
+                if self._background and not self._stopping:
+                    await self._until_served()
+                else:
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # a claim is shielded: none for who is leaving
+                    await self._advance(pause=wait)
         finally:
             self._waiting -= 1
 
     async def run(self) -> None:
         """Claim ahead of the workers until `stop`, or an error, which `acquire` then raises; claims under way end."""
-        self._background = True
+        self._background, self._stopping = True, False
         try:
             async with task_group() as tasks:
                 for _ in range(self._options.claim_concurrency):
                     tasks.start_soon(self._claim_ahead)
         finally:
             self._background = False
+            self._wake()
 
     def stop(self) -> None:
-        """Claim nothing more; `acquire` returns None from now on, until `resume`."""
+        """Claim nothing ahead any more: `run` ends. Whoever still wants a lease finds it by itself."""
         self._stopping = True
         self._wake()
 
-    def resume(self) -> None:
-        """Forget that claiming was stopped, or what ended it, and how fresh the index was: a new run looks anew."""
-        self._stopping, self._error = False, None
+    def look_anew(self) -> None:
+        """Forget what ended claiming, and how fresh the index was."""
+        self._error = None
         self.plan.index_checked(-math.inf)
 
-    async def hand_back(self) -> None:
-        """Release the leases that nobody has taken."""
-        async with task_group() as tasks:
-            while self._ready:
-                tasks.start_soon(self._release, self._ready.popleft())
+    def untaken(self) -> list[Lease]:
+        """The leases that nobody has taken; whoever asks for them ends them."""
+        leases = list(self._ready)
+        self._ready.clear()
+        return leases
 
     def changed(self) -> None:
         """Something was told to the plan, or somebody waits: whoever plans looks again."""
@@ -170,6 +177,11 @@ class Scheduler:
             event.set()
         while self._idle:
             self._wake_idle()
+
+    @property
+    def ahead(self) -> int:
+        """Leases that nobody has taken yet."""
+        return len(self._ready)
 
     def _poke(self) -> None:
         """One more task claims, if more is wanted. It pokes the next one: so a few wake, and not all each time."""
@@ -221,13 +233,6 @@ class Scheduler:
             self.plan.held(lease.group, None, self._runtime.monotonic())
         return None
 
-    async def _release(self, lease: Lease) -> None:
-        try:
-            await self._leases.release(lease)
-        except (StoreError, LeaseLost, OutcomeUnknown) as error:
-            self._events.emit("lock.left", logging.INFO, hash=lease.group, error=str(error))
-        self.plan.handed_back(lease.group, lease.version, self._runtime.monotonic())
-
     # The steps.
 
     async def _claim_ahead(self) -> None:
@@ -242,7 +247,10 @@ class Scheduler:
         claiming = self._claiming + self._woken
         if claiming >= max(4, left // _CLAIMING_SHARE):
             return False
-        return self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE) > len(self._ready) + claiming
+        wanted = self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE)
+        if self.allowance is not None:
+            wanted = min(wanted, self.allowance)
+        return wanted > len(self._ready) + claiming
 
     async def _advance(self, *, pause: bool) -> None:
         """Do the plan's next step; if it is to wait, do that too (with `pause`)."""
@@ -304,7 +312,8 @@ class Scheduler:
         if not pause or hopeless or lasting:
             if not self._background:
                 raise error
-            self._error = error
+            if not self._stopping:
+                self._error = error
             self._wake()
             return
         longest = min(_TROUBLE_PAUSE_MOST, _TROUBLE_PAUSE * 2 ** min(self._troubles, 10))

@@ -23,16 +23,24 @@ async def task_group() -> AsyncIterator[TaskGroup]:
     """An anyio task group that raises the first error of its tasks plainly: callers catch `StoreError`, not groups.
 
     The others are those of tasks that were being cancelled for it. An exit (`KeyboardInterrupt`) goes before any error.
+    What the block itself raises comes out as it is, even if that is a group.
     """
+    own: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
-            yield tasks
+            try:
+                yield tasks
+            except BaseException as error:
+                own = error
+                raise
     except BaseExceptionGroup as group:
-        error = _first(group)
-        raise error from error.__cause__
+        first = _first(group, own)
+        raise first from first.__cause__
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first(group: BaseExceptionGroup[BaseException], own: BaseException | None) -> BaseException:
+    if isinstance(own, BaseExceptionGroup) and isinstance(group.exceptions[0], type(own)):
+        return group.exceptions[0]  # itself, or a copy without what was cancelled
     exits, errors = group.split(lambda error: not isinstance(error, (Exception, BaseExceptionGroup)))
     found: BaseException = exits or errors or group
     while isinstance(found, BaseExceptionGroup):

@@ -49,7 +49,7 @@ async def main(workspace: str, ledger: Ledger, marks: Marks, fixed: bool) -> Non
 
     def observe(event: Event) -> None:
         if event.name in ("group.claimed", "lease.renewed"):
-            ledger.write(event=event.name, hash=event.fields["hash"], done=event.fields["done"])
+            ledger.write(event=event.name, **event.fields)
 
     async with open_queue(workspace, options=OPTIONS, observer=observe) as queue:
         await queue.run(handle, workers=16, per="path")

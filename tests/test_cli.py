@@ -17,8 +17,10 @@ from typing import Any
 import anyio
 import pytest
 
+from s3queue import ConfigurationError
 from s3queue._index import Index
 from s3queue.cli._app import run
+from s3queue.cli._durations import parse_duration
 from s3queue.stores import OVERWRITE
 from tests.conftest import store_on
 from tests.servers._process import S3Server
@@ -238,7 +240,7 @@ def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     group = Index.decode((folder / "ws" / "work_index_list.csv.zstd").read_bytes()).name(0)
     (locks / f"worker_{group}.lock").touch()
 
-    assert run(["work", "ws", "--no-wait", "--handler", "jobs_of_test:shout"]) == 3
+    assert run(["work", "ws", "--once", "--handler", "jobs_of_test:shout"]) == 3
     assert "unfinished: 1 groups, 1 of them leased elsewhere" in capsys.readouterr().out
     assert run(["status", "ws"]) == 3
 
@@ -313,6 +315,42 @@ def test_a_signal_drains(folder: Path, number: int, handler: str) -> None:
     locks = [json.loads(lock.read_bytes()) for lock in (folder / "ws" / "worker_locks").iterdir()]
     assert sorted(lock.get("s", "left over") for lock in locks) == ["f", "f", "left over"]
     assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
+
+
+def test_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So many groups, or so much time: the rest stays claimable, and the exit code says that there is one."""
+    (folder / "list").write_text("\n".join(f"p{i}-quick" for i in range(10)))
+
+    assert run(["run", "ws", "--from-file", "list", "--max-groups", "4", "--handler", "jobs_of_test:shout"]) == 3
+    assert "unfinished: 6 groups" in (said := capsys.readouterr().out)
+    assert "(--max-groups)" in said
+    assert counts(capsys, "ws")["done"] == 4
+
+    slow = ["--workers", "1", "--handler", "jobs_of_test:slow_async"]
+    assert run(["work", "ws", "--max-runtime", "0.05s", *slow]) == 3
+    assert "(--max-runtime)" in capsys.readouterr().out
+    assert counts(capsys, "ws")["done"] < 10
+    assert run(["work", "ws", "--max-runtime", "1h30m", "--once", "--handler", "jobs_of_test:shout"]) == 0
+
+    assert run(["work", "ws", "--max-runtime", "soon", "--handler", "jobs_of_test:shout"]) == 2
+    assert "3h50m" in capsys.readouterr().err
+    assert run(["work", "ws", "--forever", "--once", "--handler", "jobs_of_test:shout"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3h50m", 13_800), ("90", 90), ("1.5h", 5400), ("2d", 172_800), (" 1m30s ", 90), ("0.5", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """As people write them."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "3 h", "h", "3h-5m", "1h30", "-5", "5x", "inf", "nan"])
+def test_no_durations(text: str) -> None:
+    """What is none is refused, not half understood."""
+    with pytest.raises(ConfigurationError, match="3h50m"):
+        parse_duration(text)
 
 
 @pytest.mark.slow

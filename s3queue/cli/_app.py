@@ -20,13 +20,16 @@ from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
 from s3queue._pool import Per
 from s3queue._queue import WorkQueue, open_queue
+from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
 from s3queue.cli import _operate  # noqa: F401 - its commands are part of the application
 from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, USAGE, Workspace, app, run_async
 from s3queue.cli._commands import command_handler, import_handler
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
+from s3queue.cli._durations import parse_duration
 from s3queue.cli._inputs import collect
+from s3queue.cli._processes import Child, Fleet
 
 __all__ = ["run"]
 
@@ -55,7 +58,23 @@ LeaseTtl = Annotated[
     float, typer.Option(metavar="S", help="Seconds after which a dead machine's groups are taken over.")
 ]
 MaxAttempts = Annotated[int, typer.Option(metavar="N", help="Failures after which a group is dead.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for groups that others hold.")]
+Processes = Annotated[
+    int,
+    typer.Option("--processes", metavar="N", min=1, help="Processes, each with --workers: for handlers that compute."),
+]
+Once = Annotated[
+    bool, typer.Option("--once", help="One pass: take what is claimable now; wait for nothing that others hold.")
+]
+Forever = Annotated[bool, typer.Option("--forever", help="When all is done, wait for the index to grow.")]
+MaxGroups = Annotated[int | None, typer.Option(metavar="N", help="End after work on N groups.", show_default=False)]
+MaxRuntime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="End within this time, such as 3h50m: start nothing that would not end, hand back the rest.",
+        show_default=False,
+    ),
+]
 MaxCrashes = Annotated[
     int, typer.Option(metavar="N", help="Deaths of its process in a row after which a path is dead.")
 ]
@@ -86,36 +105,44 @@ def populate(
 
 @app.command()
 def work(
-    workspace: Workspace, command: Command = None, handler: HandlerName = None, workers: Workers = 16,
-    per: PerUnit = "path", timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0,
-    max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True,
-    unsafe_store: Unsafe = False, verbose: Verbose = False,
+    ctx: typer.Context, workspace: Workspace, command: Command = None, handler: HandlerName = None,
+    workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path", timeout: Timeout = None,
+    grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3,
+    result: Kept = None, once: Once = False, forever: Forever = False, max_groups: MaxGroups = None,
+    max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False, verbose: Verbose = False,
 ) -> int:  # fmt: skip
     """Work on the queue until everything in it is done."""
     options = QueueOptions(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
-    return run_async(partial(_work, workspace, options, job, verbose))
+    limits = _Limits(once, forever, max_groups, max_runtime)
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
+    return run_async(partial(_work, workspace, options, job, verbose, called=ctx.obj))
 
 
 @app.command(name="run")
 def run_both(
-    workspace: Workspace, command: Command = None, inputs: Input = None, from_file: FromFile = None,
-    items_per_group: ItemsPerGroup = 1, handler: HandlerName = None, workers: Workers = 16, per: PerUnit = "path",
+    ctx: typer.Context, workspace: Workspace, command: Command = None, inputs: Input = None,
+    from_file: FromFile = None, items_per_group: ItemsPerGroup = 1, handler: HandlerName = None,
+    workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path",
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
-    max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True, unsafe_store: Unsafe = False,
+    max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False, forever: Forever = False,
+    max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False,
     verbose: Verbose = False,
 ) -> int:  # fmt: skip
     """Populate and work, in one."""
     options = QueueOptions(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
+    limits = _Limits(once, forever, max_groups, max_runtime)
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
+    called: _Called = ctx.obj
 
     async def main() -> int:
-        paths = await collect(inputs or [], from_file)
-        return await _work(workspace, options, job, verbose, paths=paths, items_per_group=items_per_group)
+        paths = await collect(inputs or [], from_file) if called.child is None else ()
+        return await _work(
+            workspace, options, job, verbose, paths=paths, items_per_group=items_per_group, called=called
+        )
 
     return run_async(main)
 
@@ -125,7 +152,7 @@ def demo(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="The workspace to make.")] = Path("s3queue-demo"),
 ) -> int:
     """Count the words of Python's own sources, with 16 workers, in a folder workspace."""
-    job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0, wait=True)
+    job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0)
     table = folder / "word-counts.csv"
 
     async def main() -> tuple[int, int, int]:
@@ -140,6 +167,32 @@ def demo(
     return code
 
 
+class _Limits:
+    """When to end, apart from when all is done; the time counts from here."""
+
+    def __init__(
+        self, once: bool = False, forever: bool = False, max_groups: int | None = None, max_runtime: str | None = None
+    ) -> None:
+        self._runtime = Runtime()
+        self._once = once
+        self._forever = forever
+        self._max_groups = max_groups
+        self._seconds = None if max_runtime is None else parse_duration(max_runtime)
+        self._began = self._runtime.thread_time()
+
+    def arguments(self) -> dict[str, Any]:
+        """What `WorkQueue.run` is to be told now."""
+        seconds = self._seconds
+        if seconds:
+            seconds = max(0.001, seconds - (self._runtime.thread_time() - self._began))
+        return {
+            "wait": not self._once,
+            "forever": self._forever,
+            "max_groups": self._max_groups,
+            "max_runtime": seconds,
+        }
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Job:
     handler: Handler
@@ -147,7 +200,23 @@ class _Job:
     per: Per
     timeout: float | None
     grace: float
-    wait: bool
+    limits: _Limits = dataclasses.field(default_factory=_Limits)
+    processes: int = 1
+
+    async def run(self, queue: WorkQueue, **limits: Any) -> RunSummary:
+        """Do it, on this queue, within these limits."""
+        arguments = self.limits.arguments() | limits
+        return await queue.run(
+            self.handler, workers=self.workers, per=self.per, timeout=self.timeout, grace=self.grace, **arguments
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Called:
+    """How this process was called: its arguments, and whether it is the child of another."""
+
+    arguments: Sequence[str]
+    child: Child | None
 
 
 async def _work(
@@ -158,7 +227,10 @@ async def _work(
     *,
     paths: Sequence[str] = (),
     items_per_group: int = 1,
+    called: _Called | None = None,
 ) -> int:
+    if called is not None and called.child is not None:
+        return await _work_as_child(workspace, options, job, called.child)
     console = Console()
     display = Display(console, verbose=verbose)
     async with open_queue(workspace, options=options, observer=display.observe) as queue:
@@ -169,11 +241,36 @@ async def _work(
             async with task_group() as tasks:
                 tasks.start_soon(_count, queue, display)
                 tasks.start_soon(display.tell_now_and_then)
-                summary: RunSummary = await queue.run(
-                    job.handler, workers=job.workers, per=job.per, timeout=job.timeout, grace=job.grace, wait=job.wait
-                )
+                if job.processes == 1 or called is None:
+                    summary = await job.run(queue)
+                else:
+                    summary = await _work_in_processes(queue, job, display, verbose, called.arguments)
                 tasks.cancel_scope.cancel()
     show_summary(console, summary)
+    return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
+
+
+async def _work_in_processes(
+    queue: WorkQueue, job: _Job, display: Display, verbose: bool, arguments: Sequence[str]
+) -> RunSummary:
+    fleet = Fleet(
+        arguments,
+        processes=job.processes,
+        grace=job.grace,
+        display=display,
+        verbose=verbose,
+        limits=job.limits.arguments(),
+    )
+    await fleet.run()
+    complete = fleet.last is not None and fleet.last.complete
+    return fleet.summary(None if complete else await queue.status())
+
+
+async def _work_as_child(workspace: str, options: QueueOptions, job: _Job, child: Child) -> int:
+    options = dataclasses.replace(options, check_store=False)  # the parent has checked it
+    async with child.reporting(job.grace), open_queue(workspace, options=options, observer=child.observe) as queue:
+        summary = await job.run(queue, max_groups=child.max_groups, max_runtime=child.max_runtime)
+        child.ended(summary)
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
 
@@ -197,8 +294,9 @@ def _exit_code(*, dead: int, unfinished: int) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every error of the user's is one line on standard error."""
+    called = _Called(arguments, Child.of_this_process())
     try:
-        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False)
+        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False, obj=called)
     except _UsageError as error:
         return _complain(error.format_message(), USAGE)
     except typer.Exit as leaving:

@@ -59,13 +59,17 @@ class Display(logging.Handler):
 
     def observe(self, event: Event) -> None:
         """An observer of a queue."""
-        match event.name:
+        self.count(event.name)
+
+    def count(self, name: str, times: int = 1) -> None:
+        """So many events of this name have happened."""
+        match name:
             case "group.done":
-                self._groups += 1
+                self._groups += times
             case "path.done":
-                self._paths += 1
+                self._paths += times
             case "group.failed":
-                self._failed += 1
+                self._failed += times
             case _:
                 return
         self._progress.update(self._task, completed=self._done_before + self._groups, more=self._more())
@@ -106,7 +110,11 @@ def show_summary(console: Console, summary: RunSummary) -> None:
         soft_wrap=True,
     )
     if summary.unfinished:
-        why = "stopped" if summary.stopped else "nothing more to claim now"
+        why = "nothing more to claim now"
+        if summary.limit is not None:
+            why = f"--{summary.limit.replace('_', '-')}"
+        if summary.stopped:
+            why = "stopped"
         console.print(
             f"unfinished: {summary.unfinished} groups, {summary.leased_elsewhere} of them leased elsewhere or waiting "
             f"for their next attempt ({why})",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from s3queue._runtime import Runtime
 from s3queue.stores._local import LocalStore
 from s3queue.stores._port import Store
 
-__all__ = ["S3Address", "is_s3", "open_store", "parse_s3", "s3_store"]
+__all__ = ["S3Address", "is_s3", "open_client", "open_store", "parse_s3", "s3_store"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -62,14 +62,29 @@ def s3_store(client: Any, workspace: str, *, put_args: Mapping[str, Any] | None 
 
 
 @asynccontextmanager
+async def open_client(*, options: QueueOptions | None = None) -> AsyncIterator[Any]:
+    """An S3 client from the ordinary AWS configuration, for the queues of one process to share.
+
+    It is an aiobotocore client with what a queue needs: no hidden retries, and `connections`, `request_timeout` and
+    `retry_for` of these options. `open_queue` takes it, and so may anything else that reads or writes S3. Raises
+    `ConfigurationError` for a profile or a region that does not exist.
+    """
+    from s3queue.stores._s3 import s3_client
+
+    async with s3_client(options or QueueOptions()) as client:
+        yield client
+
+
+@asynccontextmanager
 async def open_store(
     workspace: str | os.PathLike[str],
     *,
     options: QueueOptions,
     runtime: Runtime,
     put_args: Mapping[str, Any] | None = None,
+    client: Any = None,
 ) -> AsyncIterator[Store]:
-    """The store of a workspace, with a client of its own if it is on S3. Raises `ConfigurationError`."""
+    """The store of a workspace; if it is on S3, on this client, or one of its own. Raises `ConfigurationError`."""
     address = os.fspath(workspace)
     if not address:
         raise ConfigurationError("a workspace is s3://bucket/prefix or a folder: its name is empty")
@@ -78,10 +93,8 @@ async def open_store(
             raise ConfigurationError("put_args are for s3:// workspaces: a folder takes none")
         yield LocalStore(address, runtime)
         return
-    from s3queue.stores._s3 import s3_client
-
     parse_s3(address)
-    async with s3_client(options) as client:
+    async with nullcontext(client) if client is not None else open_client(options=options) as chosen:
         # Ours computes no checksums of the SDK's unless somebody configured them; then the SDK shall send them.
-        lean = getattr(client.meta.config, "request_checksum_calculation", None) != "when_supported"
-        yield s3_store(client, address, put_args=put_args, lean=lean)
+        lean = getattr(chosen.meta.config, "request_checksum_calculation", None) != "when_supported"
+        yield s3_store(chosen, address, put_args=put_args, lean=lean)
