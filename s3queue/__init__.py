@@ -39,6 +39,7 @@ from s3queue._model import (
 )
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
+from s3queue._watch import ActiveOwner, Look, Watch
 
 __all__ = [
     # the queue
@@ -55,6 +56,9 @@ __all__ = [
     "FailedPath",
     "FailedAttempt",
     "Finding",
+    "Watch",
+    "Look",
+    "ActiveOwner",
     # olmOCR's operations
     "Backend",
     "LocalBackend",

@@ -21,7 +21,18 @@ LAYERS: dict[str, int] = {
         ["_lease_rules", "_intent", "_journal", "_outcomes", "_pieces", "_evidence", "_locks", "_lease"], 3
     ),
     **dict.fromkeys(
-        ["_operator", "_survey", "_results", "_inspection", "_catalogue", "_store_check", "_doctor", "_workspace"], 3
+        [
+            "_operator",
+            "_survey",
+            "_results",
+            "_inspection",
+            "_catalogue",
+            "_store_check",
+            "_doctor",
+            "_watch",
+            "_workspace",
+        ],
+        3,
     ),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_attempt", "_watchdog", "_pool", "_queue"], 5),

@@ -13,7 +13,7 @@ from s3queue._events import Event
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
 
-__all__ = ["Display", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
+__all__ = ["Display", "ago", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
 
 _PLAIN_EVERY = 5.0
 #: Failed paths of one group that a table shows.
@@ -122,7 +122,7 @@ def show_failures(console: Console, failures: Sequence[FailedGroup]) -> None:
         _line(
             console,
             f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.done} done, "
-            f"{group.failures} failed attempts, {_ago(group.age)} ago",
+            f"{group.failures} failed attempts, {ago(group.age)} ago",
         )
         if group.last is not None:
             _line(console, f"    {group.last.at}  {group.last.kind}: {group.last.error}")
@@ -145,7 +145,8 @@ def _line(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _ago(seconds: float) -> str:
+def ago(seconds: float) -> str:
+    """A duration in its largest unit, for people."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

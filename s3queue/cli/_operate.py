@@ -18,6 +18,7 @@ from s3queue._queue import open_queue
 from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, AsJson, Workspace, app, run_async
 from s3queue.cli._display import show_failures, show_findings, show_history, show_status
 from s3queue.cli._export import export
+from s3queue.cli._watch import follow, status_fields
 
 __all__: list[str] = []
 
@@ -25,18 +26,38 @@ Hashes = Annotated[list[str], typer.Argument(metavar="HASH…", help="Groups, by
 
 
 @app.command()
-def status(workspace: Workspace, as_json: AsJson = False) -> int:
-    """Count the groups of the workspace."""
+def status(
+    workspace: Workspace,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on counting, until everything is done.")] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds between two looks; more if a look takes long.")
+    ] = 2.0,
+) -> int:
+    """Count the groups of the workspace; with --watch, show also who works, how fast, and what failed last.
+
+    A later look of --watch lists only what may have changed. Without a terminal it is a line (with --json, an object)
+    a look.
+
+    Exit codes: 0 everything is done, 1 some groups are dead, 3 unfinished.
+
+    Examples:
+
+      s3queue status s3://bucket/ws --watch
+
+      s3queue status s3://bucket/ws --json | jq .free
+    """
 
     async def main() -> QueueStatus:
         async with open_queue(workspace, options=LOOK) as queue:
+            if watch:
+                return await follow(queue.watch(), Console(), interval=interval, as_json=as_json)
             return await queue.status()
 
     counts = run_async(main)
-    if as_json:
-        values = {**dataclasses.asdict(counts), "free": counts.free, "complete": counts.complete}
-        typer.echo(json.dumps(values))
-    else:
+    if not watch and as_json:
+        typer.echo(json.dumps(status_fields(counts)))
+    elif not watch:
         show_status(Console(), counts)
     unfinished = counts.groups - counts.done - counts.dead
     return UNFINISHED if unfinished else SOME_DEAD if counts.dead else COMPLETE
