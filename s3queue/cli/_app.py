@@ -6,7 +6,10 @@ Exit codes: 0 complete, 1 some groups are dead, 2 usage or configuration, 3 unfi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,14 +22,30 @@ from s3queue._handlers import Handler
 from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
 from s3queue._pool import Per
-from s3queue._queue import WorkQueue, open_queue
+from s3queue._queue import WorkQueue
 from s3queue._tasks import task_group
 from s3queue.cli import _doctor, _operate  # noqa: F401 - their commands are part of the application
-from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, USAGE, Workspace, app, run_async
+from s3queue.cli._about import show_completion, show_version
+from s3queue.cli._base import (
+    COMPLETE,
+    SOME_DEAD,
+    UNFINISHED,
+    USAGE,
+    AsJson,
+    Workspace,
+    app,
+    looking_at,
+    run_async,
+    working_on,
+)
 from s3queue.cli._commands import command_handler, import_handler
+from s3queue.cli._config import defaults_for, read_settings, source_of
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
+from s3queue.cli._fetch import Fetch, FetchSpace, fetching, parse_size
 from s3queue.cli._inputs import collect
+from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
+from s3queue.cli._settings import options, use
 
 __all__ = ["run"]
 
@@ -64,21 +83,53 @@ Kept = Annotated[
     typer.Option("--result", help="Keep a command's standard output as its result.", show_default=False),
 ]
 Unsafe = Annotated[bool, typer.Option("--unsafe-store", help="Run although the store fails the start-up check.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what happens, not only warnings.")]
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    completion: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"] | None,
+        typer.Option(
+            "--show-completion",
+            callback=show_completion,
+            is_eager=True,
+            show_default=False,
+            help="Print what makes this shell complete s3queue's commands and options.",
+        ),
+    ] = None,
+) -> None:
+    """What stands before a command."""
 
 
 @app.command()
 def populate(
     workspace: Workspace, inputs: Input = None, from_file: FromFile = None, items_per_group: ItemsPerGroup = 1,
-    unsafe_store: Unsafe = False,
+    unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False, log_format: LogFormat = "text",
+    log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Add paths to the workspace's queue; those that it has already stay as they are."""
+    """Add paths to the workspace's queue; those that it has already stay as they are.
+
+    Examples:
+
+      s3queue populate s3://bucket/ws --input '/mnt/scans/**/*.pdf' --items-per-group 20
+
+      s3queue populate s3://bucket/ws --input 's3://other/scans/*.pdf'
+
+      find . -name '*.wav' | s3queue populate ws --from-file -
+    """
+    settings = options(unsafe_store=unsafe_store)
+    output = _Output(as_json, level_of(log_level, verbose), log_format)
 
     async def main() -> int:
         paths = await collect(inputs or [], from_file)
-        async with open_queue(workspace, options=QueueOptions(unsafe_store=unsafe_store)) as queue:
-            added = await queue.populate_queue(paths, items_per_group)
-        Console().print(f"{len(set(paths))} paths given, {added} new groups", markup=False)
+        with output.display().telling_log():
+            async with working_on(workspace, settings) as queue:
+                added = await queue.populate_queue(paths, items_per_group)
+        output.populated(paths, added)
+        output.tell({"paths": len(set(paths)), "groups_added": added})
         return COMPLETE
 
     return run_async(main)
@@ -89,14 +140,30 @@ def work(
     workspace: Workspace, command: Command = None, handler: HandlerName = None, workers: Workers = 16,
     per: PerUnit = "path", timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0,
     max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True,
-    unsafe_store: Unsafe = False, verbose: Verbose = False,
+    fetch: Fetch = False, fetch_space: FetchSpace = "10GB", unsafe_store: Unsafe = False, as_json: AsJson = False,
+    verbose: Verbose = False, log_format: LogFormat = "text", log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Work on the queue until everything in it is done."""
-    options = QueueOptions(
+    """Work on the queue until everything in it is done. Start it on as many machines as you like.
+
+    Exit codes: 0 everything is done, 1 some groups are dead, 2 usage or configuration, 3 unfinished. SIGTERM or Ctrl-C
+    stops claiming, gives what runs --grace seconds, and hands the rest back; the second one leaves at once.
+
+    Examples:
+
+      s3queue work s3://bucket/ws --workers 32 -- pdftotext {} -
+
+      s3queue work s3://bucket/ws --fetch --result stdout -- wc -w {}
+
+      s3queue work s3://bucket/ws --handler mypackage.jobs:convert
+    """
+    settings = options(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
-    return run_async(partial(_work, workspace, options, job, verbose))
+    space = parse_size(fetch_space) if fetch else None
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait, space)
+    return run_async(
+        partial(_work, workspace, settings, job, _Output(as_json, level_of(log_level, verbose), log_format))
+    )
 
 
 @app.command(name="run")
@@ -104,18 +171,24 @@ def run_both(
     workspace: Workspace, command: Command = None, inputs: Input = None, from_file: FromFile = None,
     items_per_group: ItemsPerGroup = 1, handler: HandlerName = None, workers: Workers = 16, per: PerUnit = "path",
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
-    max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True, unsafe_store: Unsafe = False,
-    verbose: Verbose = False,
+    max_crashes: MaxCrashes = 3, result: Kept = None, wait: Wait = True, fetch: Fetch = False,
+    fetch_space: FetchSpace = "10GB", unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False,
+    log_format: LogFormat = "text", log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Populate and work, in one."""
-    options = QueueOptions(
+    """Populate and work, in one.
+
+    Example: s3queue run ws --input '*.pdf' --result stdout -- pdftotext {} -
+    """
+    settings = options(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait)
+    space = parse_size(fetch_space) if fetch else None
+    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, wait, space)
+    output = _Output(as_json, level_of(log_level, verbose), log_format)
 
     async def main() -> int:
         paths = await collect(inputs or [], from_file)
-        return await _work(workspace, options, job, verbose, paths=paths, items_per_group=items_per_group)
+        return await _work(workspace, settings, job, output, paths=paths, items_per_group=items_per_group)
 
     return run_async(main)
 
@@ -124,13 +197,16 @@ def run_both(
 def demo(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="The workspace to make.")] = Path("s3queue-demo"),
 ) -> int:
-    """Count the words of Python's own sources, with 16 workers, in a folder workspace."""
+    """Count the words of Python's own sources, with 16 workers, in a folder workspace.
+
+    Example: s3queue demo && s3queue status s3queue-demo
+    """
     job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0, wait=True)
     table = folder / "word-counts.csv"
 
     async def main() -> tuple[int, int, int]:
-        code = await _work(str(folder), QueueOptions(), job, False, paths=sources(), items_per_group=5)
-        async with open_queue(str(folder), options=LOOK) as queue:
+        code = await _work(str(folder), QueueOptions(), job, _Output(), paths=sources(), items_per_group=5)
+        async with looking_at(str(folder)) as queue:
             return code, *await write_table(queue.results(), table)
 
     code, files, words = run_async(main)
@@ -148,32 +224,64 @@ class _Job:
     timeout: float | None
     grace: float
     wait: bool
+    #: Bytes of local copies that the handler gets of what lies on S3; None for no copies.
+    fetch_space: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Output:
+    """Where things are said: with JSON on standard output, all else goes to standard error."""
+
+    as_json: bool = False
+    level: int = logging.WARNING
+    log_format: Literal["text", "json"] = "text"
+
+    @property
+    def console(self) -> Console:
+        return Console(stderr=self.as_json)
+
+    def display(self) -> Display:
+        return Display(self.console, level=self.level, log_format=self.log_format)
+
+    def populated(self, paths: Sequence[str], added: int) -> None:
+        self.console.print(f"{len(set(paths))} paths given, {added} new groups", markup=False, highlight=False)
+
+    def tell(self, values: Mapping[str, Any]) -> None:
+        if self.as_json:
+            typer.echo(json.dumps(values))
 
 
 async def _work(
     workspace: str,
-    options: QueueOptions,
+    settings: QueueOptions,
     job: _Job,
-    verbose: bool,
+    output: _Output,
     *,
     paths: Sequence[str] = (),
     items_per_group: int = 1,
 ) -> int:
-    console = Console()
-    display = Display(console, verbose=verbose)
-    async with open_queue(workspace, options=options, observer=display.observe) as queue:
+    display = output.display()
+    added: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        stack.enter_context(display.telling_log())
+        queue = await stack.enter_async_context(working_on(workspace, settings, display.observe))
+        handler, timeout = job.handler, job.timeout
+        if job.fetch_space is not None:
+            copying = fetching(handler, settings, workers=job.workers, timeout=timeout, space=job.fetch_space)
+            handler, timeout = await stack.enter_async_context(copying), None
         if paths:
-            added = await queue.populate_queue(paths, items_per_group)
-            console.print(f"{len(set(paths))} paths given, {added} new groups", markup=False)
+            added = {"paths": len(set(paths)), "groups_added": await queue.populate_queue(paths, items_per_group)}
+            output.populated(paths, added["groups_added"])
         with display.showing():
             async with task_group() as tasks:
                 tasks.start_soon(_count, queue, display)
                 tasks.start_soon(display.tell_now_and_then)
                 summary: RunSummary = await queue.run(
-                    job.handler, workers=job.workers, per=job.per, timeout=job.timeout, grace=job.grace, wait=job.wait
+                    handler, workers=job.workers, per=job.per, timeout=timeout, grace=job.grace, wait=job.wait
                 )
                 tasks.cancel_scope.cancel()
-    show_summary(console, summary)
+    show_summary(output.console, summary)
+    output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
 
@@ -198,9 +306,15 @@ def _exit_code(*, dead: int, unfinished: int) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every error of the user's is one line on standard error."""
     try:
-        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False)
+        command = typer.main.get_command(app)
+        settings = read_settings(command)
+        use(settings)
+        code = command.main(
+            list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False,
+            default_map=defaults_for(command, settings),
+        )  # fmt: skip
     except _UsageError as error:
-        return _complain(error.format_message(), USAGE)
+        return _complain(error.format_message() + source_of(error), USAGE)
     except typer.Exit as leaving:
         return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):

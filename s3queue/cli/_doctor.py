@@ -11,9 +11,9 @@ from rich.text import Text
 
 from s3queue._doctor import Diagnosis, diagnose
 from s3queue._events import Events
-from s3queue._options import QueueOptions
 from s3queue._runtime import Runtime
-from s3queue.cli._base import COMPLETE, UNFINISHED, USAGE, AsJson, Workspace, app, run_async
+from s3queue.cli._base import COMPLETE, UNFINISHED, USAGE, AsJson, Workspace, app, put_args_of, run_async
+from s3queue.cli._settings import options
 from s3queue.stores._open import open_store
 
 __all__: list[str] = []
@@ -43,9 +43,10 @@ def doctor(workspace: Workspace, as_json: AsJson = False) -> int:
             _show(console, line)
 
     async def main() -> list[Diagnosis]:
-        options, runtime = QueueOptions(request_timeout=_PATIENCE, retry_for=_PATIENCE), Runtime()
-        async with open_store(workspace, options=options, runtime=runtime) as store:
-            return await diagnose(store, options, runtime, Events(), tell)
+        settings, runtime = options(request_timeout=_PATIENCE, retry_for=_PATIENCE), Runtime()
+        put_args = put_args_of(workspace)
+        async with open_store(workspace, options=settings, runtime=runtime, put_args=put_args) as store:
+            return await diagnose(store, settings, runtime, Events(), tell)
 
     verdicts = {line.verdict for line in run_async(main)}
     return USAGE if "failed" in verdicts else UNFINISHED if "unanswered" in verdicts else COMPLETE
