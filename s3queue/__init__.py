@@ -41,6 +41,7 @@ from s3queue._model import (
 from s3queue._options import QueueOptions
 from s3queue._pool import Pool
 from s3queue._queue import WorkQueue, open_queue
+from s3queue._watch import ActiveOwner, Look, Watch
 from s3queue.stores._open import open_client
 
 __all__ = [
@@ -61,6 +62,9 @@ __all__ = [
     "FailedPath",
     "FailedAttempt",
     "Finding",
+    "Watch",
+    "Look",
+    "ActiveOwner",
     # olmOCR's operations
     "Backend",
     "LocalBackend",

@@ -25,6 +25,7 @@ from s3queue._results import stream_results
 from s3queue._runtime import Runtime
 from s3queue._survey import count, list_failed, list_history
 from s3queue._tasks import task_group
+from s3queue._watch import Watch
 from s3queue._watchdog import watch_loop
 from s3queue._workspace import Workspace
 from s3queue.stores._open import open_store
@@ -152,6 +153,11 @@ class WorkQueue:
         """Count the workspace's groups. Lists every flag and lock, and reads the released locks."""
         loaded = await self._workspace.catalogue.load()
         return await count(self._workspace.store, loaded.index, self._workspace.options)
+
+    def watch(self) -> Watch:
+        """For whoever counts again and again: each `Watch.look` after the first one lists little."""
+        workspace = self._workspace
+        return Watch(workspace.store, workspace.catalogue, workspace.options, workspace.runtime)
 
     async def failures(self) -> list[FailedGroup]:
         """The groups that are dead, or wait after a failed attempt, with the record of the last one."""

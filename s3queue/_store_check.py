@@ -7,7 +7,9 @@ S3 face, Garage, old Ceph, …). So each refusal is provoked, and the object rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import anyio
 
@@ -29,28 +31,39 @@ from s3queue._tasks import task_group
 from s3queue.stores._listing import list_pages
 from s3queue.stores._port import CREATE, Create, Replace, Store, Version
 
-__all__ = ["check_store"]
+__all__ = ["CHECKS", "Check", "Problem", "Scratch", "check_store", "examine", "name_of", "scratch_keys"]
 
 _RACERS = 16
 #: A refusal that lasts this long though nothing stands in the way is the store's answer.
 _SETTLE_FOR = 8.0
 _CLEAN_UP_FOR = 20.0
 _USE_ANOTHER = "use a store that honours conditional writes (If-None-Match and If-Match), in a version that does"
+_STRONG = "use a store with strong read-after-write consistency"
 
 
-class _Scratch:
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a store, and what can be done about it; a line together."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.remedy}"
+
+
+class Scratch:
     """Scratch keys of one check, and the steps on them."""
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self.store = store
         self.runtime = runtime
         self.prefix = f"{keys.SCRATCH}{runtime.token()}-"
-        self.used: list[str] = []
+        self.used: dict[str, None] = {}
 
     def key(self, name: str) -> str:
         key = self.prefix + name
-        if key not in self.used:
-            self.used.append(key)
+        self.used[key] = None
         return key
 
     def body(self) -> bytes:
@@ -82,7 +95,23 @@ class _Scratch:
 
     async def clean_up(self) -> None:
         with anyio.CancelScope(deadline=self.runtime.monotonic() + _CLEAN_UP_FOR, shield=True):
-            await self.store.delete_many(self.used)
+            await self.store.delete_many(list(self.used))
+
+
+Check = Callable[[Scratch], Awaitable[Problem | None]]
+
+
+@asynccontextmanager
+async def scratch_keys(store: Store, runtime: Runtime, events: Events) -> AsyncIterator[Scratch]:
+    """Scratch keys, which are removed after the block, however it ends."""
+    scratch = Scratch(store, runtime)
+    try:
+        yield scratch
+    finally:
+        try:
+            await scratch.clean_up()
+        except StoreError as error:
+            events.emit("store.scratch_left", logging.WARNING, prefix=scratch.prefix, error=str(error))
 
 
 async def check_store(store: Store, runtime: Runtime, events: Events, *, unsafe: bool = False) -> None:
@@ -90,115 +119,123 @@ async def check_store(store: Store, runtime: Runtime, events: Events, *, unsafe:
 
     Scratch keys are removed, also on failure. Raises `Unanswered` or `Throttled` if the store cannot be reached.
     """
-    scratch = _Scratch(store, runtime)
-    try:
+    async with scratch_keys(store, runtime, events) as scratch:
         problem = await _first_problem(scratch)
-    finally:
-        try:
-            await scratch.clean_up()
-        except StoreError as error:
-            events.emit("store.scratch_left", logging.WARNING, prefix=scratch.prefix, error=str(error))
     if problem is None:
         return
     if not unsafe:
         raise StoreUnsuitable(f"{store.name}: {problem}")
-    events.emit("store.unsafe", logging.WARNING, store=store.name, problem=problem)
+    events.emit("store.unsafe", logging.WARNING, store=store.name, problem=str(problem))
 
 
-async def _first_problem(scratch: _Scratch) -> str | None:
-    for check in _CHECKS:
-        try:
-            problem = await check(scratch)
-        except (Throttled, Unanswered):
-            raise
-        except Unsupported as error:
-            problem = f"the store does not support what {_name(check)} needs ({error}): {_USE_ANOTHER}"
-        except CredentialsExpired:
-            raise
-        except AccessDenied as error:
-            problem = (
-                f"access denied while checking {_name(check)} ({error}): allow s3:GetObject, s3:PutObject, "
-                "s3:DeleteObject and s3:ListBucket, and give what the bucket's policy demands of a PUT as `put_args`"
-            )
-        except StoreError as error:
-            problem = f"the store failed on {_name(check)} ({error})"
+async def _first_problem(scratch: Scratch) -> Problem | None:
+    for check in CHECKS:
+        problem = await examine(check, scratch)
         if problem is not None:
             return problem
     return None
 
 
-def _name(check: Callable[[_Scratch], Awaitable[str | None]]) -> str:
+async def examine(check: Check, scratch: Scratch) -> Problem | None:
+    """The problem that one check finds.
+
+    Raises `Throttled`, `Unanswered`, `CredentialsExpired`, `ConfigurationError`.
+    """
+    try:
+        return await check(scratch)
+    except (Throttled, Unanswered, CredentialsExpired):
+        raise
+    except Unsupported as error:
+        return Problem(f"the store does not support what {name_of(check)} needs ({error})", _USE_ANOTHER)
+    except AccessDenied as error:
+        return Problem(
+            f"access denied while checking {name_of(check)} ({error})",
+            "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, and give what the bucket's policy "
+            "demands of a PUT as `put_args`",
+        )
+    except StoreError as error:
+        return Problem(f"the store failed on {name_of(check)} ({error})", _USE_ANOTHER)
+
+
+def name_of(check: Check) -> str:
+    """What a check is about, in words."""
     return check.__name__.removeprefix("_check_").replace("_", " ")
 
 
-async def _check_read_after_write(scratch: _Scratch) -> str | None:
+async def _check_read_after_write(scratch: Scratch) -> Problem | None:
     key, data = scratch.key("a"), scratch.body()
     if await scratch.put(key, data, CREATE) is None:
-        return f"a conditional create of a new object was refused: {_USE_ANOTHER}"
+        return Problem("a conditional create of a new object was refused", _USE_ANOTHER)
     current = await scratch.read(key)
     if current is None:
-        return "an object that was just written cannot be read: use a store with strong read-after-write consistency"
+        return Problem("an object that was just written cannot be read", _STRONG)
     if current[0] != data:
-        return (
-            "the store kept other bytes than were sent (a checksum's framing, most likely): "
-            "set request_checksum_calculation to when_required"
+        return Problem(
+            "the store kept other bytes than were sent (a checksum's framing, most likely)",
+            "set request_checksum_calculation to when_required",
         )
     return None
 
 
-async def _check_conditional_create(scratch: _Scratch) -> str | None:
+async def _check_conditional_create(scratch: Scratch) -> Problem | None:
     key, data = scratch.key("b"), scratch.body()
     await scratch.put(key, data, CREATE)
     await scratch.put(key, scratch.body(), CREATE)
     current = await scratch.read(key)
     if current is None or current[0] != data:
-        return f"it ignores If-None-Match on PUT, so two machines would own one group: {_USE_ANOTHER}"
+        return Problem("it ignores If-None-Match on PUT, so two machines would own one group", _USE_ANOTHER)
     return None
 
 
-async def _check_conditional_update(scratch: _Scratch) -> str | None:
+async def _check_conditional_update(scratch: Scratch) -> Problem | None:
     key, second = scratch.key("c"), scratch.body()
     first = await scratch.put(key, scratch.body(), CREATE)
     if first is None or await scratch.put(key, second, Replace(first)) is None:
-        return (
-            "it refused If-Match with the ETag that it had just given, quoted and unquoted: "
-            "leases could not be renewed; " + _USE_ANOTHER
+        return Problem(
+            "it refused If-Match with the ETag that it had just given, quoted and unquoted, so leases could not be "
+            "renewed",
+            _USE_ANOTHER,
         )
     await scratch.put(key, scratch.body(), Replace(first))
     current = await scratch.read(key)
     if current is None or current[0] != second:
-        return f"it ignores If-Match on PUT, so a lost lease would be written over: {_USE_ANOTHER}"
+        return Problem("it ignores If-Match on PUT, so a lost lease would be written over", _USE_ANOTHER)
     return None
 
 
-async def _check_update_of_a_missing_object(scratch: _Scratch) -> str | None:
+async def _check_update_of_a_missing_object(scratch: Scratch) -> Problem | None:
     key = scratch.key("d")
     version = await scratch.put(key, scratch.body(), CREATE)
     await scratch.store.delete(key)
     if version is not None:
         await scratch.put(key, scratch.body(), Replace(version))
     if await scratch.read(key) is not None:
-        return f"If-Match on a missing object creates it, so a lost lease would come back: {_USE_ANOTHER}"
+        return Problem("If-Match on a missing object creates it, so a lost lease would come back", _USE_ANOTHER)
     return None
 
 
-async def _check_listing(scratch: _Scratch) -> str | None:
+async def _check_listing(scratch: Scratch) -> Problem | None:
     names = sorted(scratch.key(f"list-{i}") for i in range(4))
     for name in names:
         await scratch.put(name, scratch.body(), CREATE)
     await scratch.store.delete(names[1])
     listed = await scratch.listed()
     if [key for key in listed if key in names] != [names[0], names[2], names[3]]:
-        return "a listing does not show what was just written and deleted: use a store with strongly consistent LIST"
+        return Problem(
+            "a listing does not show what was just written and deleted", "use a store with strongly consistent LIST"
+        )
     if not scratch.store.lists_in_order:
         return None
     after = [key for key in await scratch.listed(start_after=names[1]) if key in names]
     if after != names[2:]:
-        return "a listing is not in key order from start-after: s3queue needs both, or a store known to lack them"
+        return Problem(
+            "a listing is not in key order from start-after",
+            "use a store that honours both, or that is known to lack them",
+        )
     return None
 
 
-async def _check_racing_creates(scratch: _Scratch) -> str | None:
+async def _check_racing_creates(scratch: Scratch) -> Problem | None:
     key = scratch.key("race")
     winners: list[Version] = []
 
@@ -212,10 +249,13 @@ async def _check_racing_creates(scratch: _Scratch) -> str | None:
             tasks.start_soon(race)
     if len(winners) == 1:
         return None
-    return f"{len(winners)} of {_RACERS} concurrent conditional creates of one object succeeded, not 1: {_USE_ANOTHER}"
+    return Problem(
+        f"{len(winners)} of {_RACERS} concurrent conditional creates of one object succeeded, not 1", _USE_ANOTHER
+    )
 
 
-_CHECKS = (
+#: In this order: each rests on what those before it have shown.
+CHECKS: tuple[Check, ...] = (
     _check_read_after_write,
     _check_conditional_create,
     _check_conditional_update,

@@ -28,6 +28,7 @@ __all__ = [
     "batches",
     "count",
     "each_flag",
+    "last_attempt",
     "list_epochs",
     "list_failed",
     "list_flags",
@@ -196,7 +197,7 @@ async def list_failed(store: Store, index: Index, events: Events) -> list[Failed
             work_paths=paths,
             dead=lock.state is LockState.DEAD,
             failures=lock.failures,
-            last=await _attempt(store, group, lock.epoch) or await _last(store, group),
+            last=await last_attempt(store, group, lock.epoch),
             done=journal.count_done() if is_known else 0,
             paths=tuple(_failed_paths(journal, paths)) if is_known else (),
             age=body.date - body.modified,
@@ -213,8 +214,12 @@ def _failed_paths(journal: Journal, paths: Sequence[str]) -> Iterator[FailedPath
             yield FailedPath(path=path, attempts=attempts, crashes=crashes, error=error or _CRASHED)
 
 
-async def _last(store: Store, group: str) -> FailedAttempt | None:
-    """Of a group that a crash made dead: the crash is on record under the epoch before."""
+async def last_attempt(store: Store, group: str, epoch: int) -> FailedAttempt | None:
+    """The record of a group's last failed attempt, if it can be read; `epoch` is its lock's."""
+    found = await _attempt(store, group, epoch)
+    if found is not None:
+        return found
+    # Of a group that a crash made dead: the crash is on record under the epoch before.
     epochs = await list_epochs(store, group)
     return await _attempt(store, group, epochs[-1]) if epochs else None
 

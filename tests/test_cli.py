@@ -470,3 +470,94 @@ def test_output_that_is_too_long(folder: Path) -> None:
     assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--result", "stdout", "--", *command]) == 1
 
     assert "print a reference" in failure_records(folder / "ws")[0]["error"]
+
+
+def test_json_for_scripts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json standard output holds JSON and nothing else, whatever the command."""
+    (folder / "list").write_text("a\nb\n")
+
+    def told(*arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert run([*arguments, "--json"]) == code
+        (line,) = capsys.readouterr().out.splitlines()
+        return json.loads(line)
+
+    assert told("populate", "ws", "--from-file", "list") == {"paths": 2, "groups_added": 2}
+    command = ["--max-attempts", "1", "--handler", "jobs_of_test:fails"]
+    summary = told("work", "ws", *command, code=1)
+    assert (summary["dead"], summary["failed"], summary["complete"]) == (2, 2, True)
+    assert told("retry", "ws", "--all") == {"retried": 2}
+    summary = told("run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout")
+    assert (summary["paths"], summary["groups_added"], summary["done"]) == (2, 0, 2)
+    assert told("sweep", "ws") == {"deleted": 0}
+    group = Index.decode((folder / "ws" / "work_index_list.csv.zstd").read_bytes()).name(0)
+    assert told("release", "ws", group, "--force") == {"released": False}
+    assert told("reset", "ws", group)["old"] == group
+
+
+def test_a_log_of_json_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard error holds an object a line, with the events' names and fields."""
+    (folder / "list").write_text("a\n")
+    command = ["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"]
+
+    assert run([*command, "--log-format", "json", "--log-level", "debug"]) == 1
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    events = {line["event"]: line for line in lines}
+    assert {"index.grown", "group.claimed", "path.failed", "group.failed"} <= events.keys()
+    assert events["group.failed"]["level"] == "warning"
+    assert events["group.failed"]["dead"] is True
+    assert len(events["group.claimed"]["hash"]) == 40
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", line["time"]) for line in lines)
+    assert {line["pid"] for line in lines} == {os.getpid()}
+
+
+def test_the_log_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Off a terminal; warnings alone, unless more is asked for."""
+    (folder / "list").write_text("a\n")
+    command = ["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"]
+
+    assert run(command) == 1
+    output = capsys.readouterr()
+    assert output.err.startswith("warning: group.failed hash=")
+    assert "warning" not in output.out
+    assert run(["retry", "ws", "--all"]) == 0
+    assert run([*command, "--log-level", "error"]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_what_it_says_of_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a command, help; its version; a script for each shell; and the answers that the script asks for."""
+    assert run([]) == 0
+    assert "Usage: s3queue" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert re.fullmatch(r"s3queue \d+\.\d+\S*\n", capsys.readouterr().out)
+    for shell in ("bash", "zsh", "fish"):
+        assert run(["--show-completion", shell]) == 0
+        assert "_S3QUEUE_COMPLETE" in capsys.readouterr().out
+    assert run(["--show-completion", "tcsh"]) == 2
+    monkeypatch.setenv("_S3QUEUE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "s3queue st")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run([])
+    assert capsys.readouterr().out.split() == ["status"]
+
+
+COMMANDS = (
+    "populate", "work", "run", "status", "results", "failures", "retry", "release", "reset", "sweep", "check", "doctor",
+    "config", "demo",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command has an example that names it, and fits a terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert run([command, "--help"]) == 0
+
+    text = capsys.readouterr().out
+    assert re.search(rf"Examples?:\s+(\S+ )?.*s3queue {command}\b", text, re.DOTALL)
+    assert max(map(len, text.splitlines())) <= 80

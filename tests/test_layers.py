@@ -14,13 +14,26 @@ import s3queue
 PACKAGE = Path(s3queue.__file__).parent
 
 LAYERS: dict[str, int] = {
-    **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_tasks"], 0),
+    **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_tasks", "_prices"], 0),
     "stores": 1,
     **dict.fromkeys(["_keys", "_index", "_progress", "_records"], 2),
     **dict.fromkeys(
         ["_lease_rules", "_intent", "_journal", "_outcomes", "_pieces", "_evidence", "_locks", "_lease"], 3
     ),
-    **dict.fromkeys(["_operator", "_survey", "_results", "_inspection", "_catalogue", "_store_check", "_workspace"], 3),
+    **dict.fromkeys(
+        [
+            "_operator",
+            "_survey",
+            "_results",
+            "_inspection",
+            "_catalogue",
+            "_store_check",
+            "_doctor",
+            "_watch",
+            "_workspace",
+        ],
+        3,
+    ),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_limits", "_attempt", "_watchdog", "_pool", "_queue"], 5),
     **dict.fromkeys(["cli", "testing", "__main__", "__init__"], 6),

@@ -6,7 +6,10 @@ Exit codes: 0 complete, 1 some groups are dead, 2 usage or configuration, 3 unfi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,17 +22,33 @@ from s3queue._handlers import Handler
 from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
 from s3queue._pool import Per
-from s3queue._queue import WorkQueue, open_queue
+from s3queue._queue import WorkQueue
 from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
-from s3queue.cli import _operate  # noqa: F401 - its commands are part of the application
-from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, USAGE, Workspace, app, run_async
+from s3queue.cli import _doctor, _operate  # noqa: F401 - their commands are part of the application
+from s3queue.cli._about import show_completion, show_version
+from s3queue.cli._base import (
+    COMPLETE,
+    SOME_DEAD,
+    UNFINISHED,
+    USAGE,
+    AsJson,
+    Workspace,
+    app,
+    looking_at,
+    run_async,
+    working_on,
+)
 from s3queue.cli._commands import command_handler, import_handler
+from s3queue.cli._config import defaults_for, read_settings, source_of
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
 from s3queue.cli._durations import parse_duration
+from s3queue.cli._fetch import Fetch, FetchSpace, fetching, parse_size
 from s3queue.cli._inputs import collect
+from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
 from s3queue.cli._processes import Child, Fleet
+from s3queue.cli._settings import options, use
 
 __all__ = ["run"]
 
@@ -83,21 +102,53 @@ Kept = Annotated[
     typer.Option("--result", help="Keep a command's standard output as its result.", show_default=False),
 ]
 Unsafe = Annotated[bool, typer.Option("--unsafe-store", help="Run although the store fails the start-up check.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what happens, not only warnings.")]
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    completion: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"] | None,
+        typer.Option(
+            "--show-completion",
+            callback=show_completion,
+            is_eager=True,
+            show_default=False,
+            help="Print what makes this shell complete s3queue's commands and options.",
+        ),
+    ] = None,
+) -> None:
+    """What stands before a command."""
 
 
 @app.command()
 def populate(
     workspace: Workspace, inputs: Input = None, from_file: FromFile = None, items_per_group: ItemsPerGroup = 1,
-    unsafe_store: Unsafe = False,
+    unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False, log_format: LogFormat = "text",
+    log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Add paths to the workspace's queue; those that it has already stay as they are."""
+    """Add paths to the workspace's queue; those that it has already stay as they are.
+
+    Examples:
+
+      s3queue populate s3://bucket/ws --input '/mnt/scans/**/*.pdf' --items-per-group 20
+
+      s3queue populate s3://bucket/ws --input 's3://other/scans/*.pdf'
+
+      find . -name '*.wav' | s3queue populate ws --from-file -
+    """
+    settings = options(unsafe_store=unsafe_store)
+    output = _Output(as_json, level_of(log_level, verbose), log_format)
 
     async def main() -> int:
         paths = await collect(inputs or [], from_file)
-        async with open_queue(workspace, options=QueueOptions(unsafe_store=unsafe_store)) as queue:
-            added = await queue.populate_queue(paths, items_per_group)
-        Console().print(f"{len(set(paths))} paths given, {added} new groups", markup=False)
+        with output.display().telling_log():
+            async with working_on(workspace, settings) as queue:
+                added = await queue.populate_queue(paths, items_per_group)
+        output.populated(paths, added)
+        output.tell({"paths": len(set(paths)), "groups_added": added})
         return COMPLETE
 
     return run_async(main)
@@ -109,15 +160,32 @@ def work(
     workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path", timeout: Timeout = None,
     grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3,
     result: Kept = None, once: Once = False, forever: Forever = False, max_groups: MaxGroups = None,
-    max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False, verbose: Verbose = False,
+    max_runtime: MaxRuntime = None, fetch: Fetch = False, fetch_space: FetchSpace = "10GB",
+    unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False, log_format: LogFormat = "text",
+    log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Work on the queue until everything in it is done."""
-    options = QueueOptions(
+    """Work on the queue until everything in it is done. Start it on as many machines as you like.
+
+    Exit codes: 0 everything is done, 1 some groups are dead, 2 usage or configuration, 3 unfinished. SIGTERM or Ctrl-C
+    stops claiming, gives what runs --grace seconds, and hands the rest back; the second one leaves at once.
+
+    Examples:
+
+      s3queue work s3://bucket/ws --workers 32 -- pdftotext {} -
+
+      s3queue work s3://bucket/ws --fetch --result stdout -- wc -w {}
+
+      s3queue work s3://bucket/ws --handler mypackage.jobs:convert
+    """
+    settings = options(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    limits = _Limits(once, forever, max_groups, max_runtime)
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
-    return run_async(partial(_work, workspace, options, job, verbose, called=ctx.obj))
+    job = _Job(
+        _handler(handler, command, result), workers, per, timeout, grace,
+        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None,
+    )  # fmt: skip
+    output = _Output(as_json, level_of(log_level, verbose), log_format)
+    return run_async(partial(_work, workspace, settings, job, output, called=ctx.obj))
 
 
 @app.command(name="run")
@@ -127,21 +195,28 @@ def run_both(
     workers: Workers = 16, processes: Processes = 1, per: PerUnit = "path",
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
     max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False, forever: Forever = False,
-    max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, unsafe_store: Unsafe = False,
-    verbose: Verbose = False,
+    max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, fetch: Fetch = False,
+    fetch_space: FetchSpace = "10GB", unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False,
+    log_format: LogFormat = "text", log_level: LogLevel = None,
 ) -> int:  # fmt: skip
-    """Populate and work, in one."""
-    options = QueueOptions(
+    """Populate and work, in one.
+
+    Example: s3queue run ws --input '*.pdf' --result stdout -- pdftotext {} -
+    """
+    settings = options(
         lease_ttl=lease_ttl, max_attempts=max_attempts, max_crashes=max_crashes, unsafe_store=unsafe_store
     )
-    limits = _Limits(once, forever, max_groups, max_runtime)
-    job = _Job(_handler(handler, command, result), workers, per, timeout, grace, limits, processes)
+    job = _Job(
+        _handler(handler, command, result), workers, per, timeout, grace,
+        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None,
+    )  # fmt: skip
+    output = _Output(as_json, level_of(log_level, verbose), log_format)
     called: _Called = ctx.obj
 
     async def main() -> int:
         paths = await collect(inputs or [], from_file) if called.child is None else ()
         return await _work(
-            workspace, options, job, verbose, paths=paths, items_per_group=items_per_group, called=called
+            workspace, settings, job, output, paths=paths, items_per_group=items_per_group, called=called
         )
 
     return run_async(main)
@@ -151,13 +226,16 @@ def run_both(
 def demo(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="The workspace to make.")] = Path("s3queue-demo"),
 ) -> int:
-    """Count the words of Python's own sources, with 16 workers, in a folder workspace."""
+    """Count the words of Python's own sources, with 16 workers, in a folder workspace.
+
+    Example: s3queue demo && s3queue status s3queue-demo
+    """
     job = _Job(count_words, workers=16, per="path", timeout=None, grace=30.0)
     table = folder / "word-counts.csv"
 
     async def main() -> tuple[int, int, int]:
-        code = await _work(str(folder), QueueOptions(), job, False, paths=sources(), items_per_group=5)
-        async with open_queue(str(folder), options=LOOK) as queue:
+        code = await _work(str(folder), QueueOptions(), job, _Output(), paths=sources(), items_per_group=5)
+        async with looking_at(str(folder)) as queue:
             return code, *await write_table(queue.results(), table)
 
     code, files, words = run_async(main)
@@ -202,13 +280,20 @@ class _Job:
     grace: float
     limits: _Limits = dataclasses.field(default_factory=_Limits)
     processes: int = 1
+    #: Bytes of local copies that the handler gets of what lies on S3; None for no copies.
+    fetch_space: int | None = None
 
-    async def run(self, queue: WorkQueue, **limits: Any) -> RunSummary:
+    async def run(self, queue: WorkQueue, settings: QueueOptions, **limits: Any) -> RunSummary:
         """Do it, on this queue, within these limits."""
-        arguments = self.limits.arguments() | limits
-        return await queue.run(
-            self.handler, workers=self.workers, per=self.per, timeout=self.timeout, grace=self.grace, **arguments
-        )
+        async with AsyncExitStack() as stack:
+            handler, timeout = self.handler, self.timeout
+            if self.fetch_space is not None:
+                copying = fetching(handler, settings, workers=self.workers, timeout=timeout, space=self.fetch_space)
+                handler, timeout = await stack.enter_async_context(copying), None
+            arguments = self.limits.arguments() | limits
+            return await queue.run(
+                handler, workers=self.workers, per=self.per, timeout=timeout, grace=self.grace, **arguments
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,46 +304,72 @@ class _Called:
     child: Child | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Output:
+    """Where things are said: with JSON on standard output, all else goes to standard error."""
+
+    as_json: bool = False
+    level: int = logging.WARNING
+    log_format: Literal["text", "json"] = "text"
+
+    @property
+    def console(self) -> Console:
+        return Console(stderr=self.as_json)
+
+    def display(self) -> Display:
+        return Display(self.console, level=self.level, log_format=self.log_format)
+
+    def populated(self, paths: Sequence[str], added: int) -> None:
+        self.console.print(f"{len(set(paths))} paths given, {added} new groups", markup=False, highlight=False)
+
+    def tell(self, values: Mapping[str, Any]) -> None:
+        if self.as_json:
+            typer.echo(json.dumps(values))
+
+
 async def _work(
     workspace: str,
-    options: QueueOptions,
+    settings: QueueOptions,
     job: _Job,
-    verbose: bool,
+    output: _Output,
     *,
     paths: Sequence[str] = (),
     items_per_group: int = 1,
     called: _Called | None = None,
 ) -> int:
     if called is not None and called.child is not None:
-        return await _work_as_child(workspace, options, job, called.child)
-    console = Console()
-    display = Display(console, verbose=verbose)
-    async with open_queue(workspace, options=options, observer=display.observe) as queue:
+        return await _work_as_child(workspace, settings, job, called.child)
+    display = output.display()
+    added: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        stack.enter_context(display.telling_log())
+        queue = await stack.enter_async_context(working_on(workspace, settings, display.observe))
         if paths:
-            added = await queue.populate_queue(paths, items_per_group)
-            console.print(f"{len(set(paths))} paths given, {added} new groups", markup=False)
+            added = {"paths": len(set(paths)), "groups_added": await queue.populate_queue(paths, items_per_group)}
+            output.populated(paths, added["groups_added"])
         with display.showing():
             async with task_group() as tasks:
                 tasks.start_soon(_count, queue, display)
                 tasks.start_soon(display.tell_now_and_then)
                 if job.processes == 1 or called is None:
-                    summary = await job.run(queue)
+                    summary = await job.run(queue, settings)
                 else:
-                    summary = await _work_in_processes(queue, job, display, verbose, called.arguments)
+                    summary = await _work_in_processes(queue, job, display, output.level, called.arguments)
                 tasks.cancel_scope.cancel()
-    show_summary(console, summary)
+    show_summary(output.console, summary)
+    output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
 
 async def _work_in_processes(
-    queue: WorkQueue, job: _Job, display: Display, verbose: bool, arguments: Sequence[str]
+    queue: WorkQueue, job: _Job, display: Display, level: int, arguments: Sequence[str]
 ) -> RunSummary:
     fleet = Fleet(
         arguments,
         processes=job.processes,
         grace=job.grace,
         display=display,
-        verbose=verbose,
+        level=level,
         limits=job.limits.arguments(),
     )
     await fleet.run()
@@ -266,10 +377,10 @@ async def _work_in_processes(
     return fleet.summary(None if complete else await queue.status())
 
 
-async def _work_as_child(workspace: str, options: QueueOptions, job: _Job, child: Child) -> int:
-    options = dataclasses.replace(options, check_store=False)  # the parent has checked it
-    async with child.reporting(job.grace), open_queue(workspace, options=options, observer=child.observe) as queue:
-        summary = await job.run(queue, max_groups=child.max_groups, max_runtime=child.max_runtime)
+async def _work_as_child(workspace: str, settings: QueueOptions, job: _Job, child: Child) -> int:
+    settings = dataclasses.replace(settings, check_store=False)  # the parent has checked it
+    async with child.reporting(job.grace), working_on(workspace, settings, child.observe) as queue:
+        summary = await job.run(queue, settings, max_groups=child.max_groups, max_runtime=child.max_runtime)
         child.ended(summary)
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
@@ -296,9 +407,15 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every error of the user's is one line on standard error."""
     called = _Called(arguments, Child.of_this_process())
     try:
-        code = app(list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False, obj=called)
+        command = typer.main.get_command(app)
+        settings = read_settings(command)
+        use(settings)
+        code = command.main(
+            list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False, obj=called,
+            default_map=defaults_for(command, settings),
+        )  # fmt: skip
     except _UsageError as error:
-        return _complain(error.format_message(), USAGE)
+        return _complain(error.format_message() + source_of(error), USAGE)
     except typer.Exit as leaving:
         return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):

@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
 
+from s3queue._events import Observer
 from s3queue._options import QueueOptions
+from s3queue._queue import WorkQueue, open_queue
+from s3queue.cli._settings import current, options
+from s3queue.stores._open import is_s3
 
-__all__ = ["COMPLETE", "LOOK", "SOME_DEAD", "UNFINISHED", "USAGE", "AsJson", "Workspace", "app", "run_async"]
+__all__ = [
+    "COMPLETE",
+    "SOME_DEAD",
+    "UNFINISHED",
+    "USAGE",
+    "AsJson",
+    "Workspace",
+    "app",
+    "looking_at",
+    "put_args_of",
+    "run_async",
+    "working_on",
+]
 
 T = TypeVar("T")
 
 COMPLETE, SOME_DEAD, USAGE, UNFINISHED = range(4)
 
-#: For commands that only look, or act on single objects: nothing is proved on scratch keys first.
-LOOK = QueueOptions(check_store=False)
-
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="A work queue whose only server is an object store. A WORKSPACE is s3://bucket/prefix or a folder.",
+    epilog="For completion in bash: eval \"$(s3queue --show-completion bash)\". Settings also come from S3QUEUE_… "
+    "variables and from a file: see `s3queue config --help`. Credentials, region and endpoint come from the ordinary "
+    "AWS configuration.",
 )  # fmt: skip
 
 Workspace = Annotated[str, typer.Argument(metavar="WORKSPACE", help="s3://bucket/prefix or a folder")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one line each.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one object a line.")]
 
 
 def run_async(main: Callable[[], Awaitable[T]]) -> T:
     """Run a command's coroutine, on uvloop if it is installed."""
     return anyio.run(main, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+
+
+def looking_at(workspace: str) -> AbstractAsyncContextManager[WorkQueue]:
+    """A queue for commands that only look, or act on single objects: nothing is proved on scratch keys first."""
+    return working_on(workspace, options(check_store=False))
+
+
+def working_on(
+    workspace: str, settings: QueueOptions, observer: Observer | None = None
+) -> AbstractAsyncContextManager[WorkQueue]:
+    """The workspace's queue."""
+    return open_queue(workspace, options=settings, put_args=put_args_of(workspace), observer=observer)
+
+
+def put_args_of(workspace: str) -> dict[str, Any] | None:
+    """The extra arguments of PUTs that are set; a folder takes none."""
+    return dict(current().put_args) or None if is_s3(workspace) else None

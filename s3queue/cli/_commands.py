@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -20,7 +21,10 @@ from s3queue._model import WorkItem
 from s3queue._progress import RESULT_LIMIT
 from s3queue._tasks import task_group
 
-__all__ = ["command_handler", "import_handler"]
+__all__ = ["command_handler", "fetched_from", "import_handler"]
+
+#: The path whose copy the calling handler works on.
+fetched_from: ContextVar[str | None] = ContextVar("s3queue_fetched_from", default=None)
 
 _TAIL = 16 * 1024
 #: What a cancelled command gets between SIGTERM and SIGKILL.
@@ -49,8 +53,10 @@ def command_handler(command: Sequence[str], *, keep_stdout: bool = False) -> Cal
     """A handler that runs `command` with each ``{}`` replaced by the path; of a whole group, by all its paths.
 
     No shell is involved. Exit code 0 is success. The command finds the group's name and epoch in ``S3QUEUE_HASH`` and
-    ``S3QUEUE_EPOCH``. With `keep_stdout` its standard output is the result: as JSON if it is that, else as text.
-    Raises `ConfigurationError` if there is no ``{}``.
+    ``S3QUEUE_EPOCH``, and its path, as it was populated, in ``S3QUEUE_PATH``.
+
+    With `keep_stdout` its standard output is the result: as JSON if it is that, else as text. Raises
+    `ConfigurationError` if there is no ``{}``.
     """
     if not any("{}" in part for part in command[1:]):
         raise ConfigurationError("the command has no {}: write it where the path belongs, as in -- wc -w {}")
@@ -58,6 +64,8 @@ def command_handler(command: Sequence[str], *, keep_stdout: bool = False) -> Cal
     async def run_command(work: WorkItem | str) -> Any:
         item = current_item()
         environment = {**os.environ, "S3QUEUE_HASH": item.hash, "S3QUEUE_EPOCH": str(item.epoch)}
+        if isinstance(work, str):
+            environment["S3QUEUE_PATH"] = fetched_from.get() or work
         output = await _run(_filled(command, work), environment, keep_stdout)
         return _parsed(output) if keep_stdout else None
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Literal
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s3queue._events import Event
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
+from s3queue.cli._logs import JsonLines, logging_to
 
-__all__ = ["Display", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
+__all__ = ["Display", "ago", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
 
 _PLAIN_EVERY = 5.0
 #: Failed paths of one group that a table shows.
@@ -23,8 +26,9 @@ _PATHS_MOST = 10
 class Display(logging.Handler):
     """Counts events, and shows them together with warnings of the log."""
 
-    def __init__(self, console: Console, *, verbose: bool) -> None:
-        super().__init__(logging.INFO if verbose else logging.WARNING)
+    def __init__(self, console: Console, *, level: int, log_format: Literal["text", "json"]) -> None:
+        super().__init__(level)
+        self._log: logging.Handler = JsonLines(level) if log_format == "json" else self
         self._console = console
         self._runtime = Runtime()
         self._groups = 0
@@ -43,19 +47,13 @@ class Display(logging.Handler):
         )
         self._task = self._progress.add_task("groups", total=None, more="")
 
-    @contextmanager
-    def showing(self) -> Iterator[None]:
-        """Show progress, and this package's log, inside the block."""
-        logger = logging.getLogger("s3queue")
-        logger.addHandler(self)
-        logger.setLevel(self.level)
-        before, logger.propagate = logger.propagate, False
-        try:
-            with self._progress:
-                yield
-        finally:
-            logger.propagate = before
-            logger.removeHandler(self)
+    def telling_log(self) -> AbstractContextManager[None]:
+        """Show this package's log inside the block."""
+        return logging_to(self._log)
+
+    def showing(self) -> AbstractContextManager[object]:
+        """Show progress inside the block."""
+        return self._progress
 
     def observe(self, event: Event) -> None:
         """An observer of a queue."""
@@ -92,8 +90,12 @@ class Display(logging.Handler):
                 told = now
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A log record, as a line above the bar."""
-        self._progress.console.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
+        """A log record: a line above the bar, or on standard error."""
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        if self._console.is_terminal:
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            typer.echo(line, err=True)
 
     def _more(self) -> str:
         parts = [f"{self._paths} paths" if self._paths else "", f"{self._failed} failed" if self._failed else ""]
@@ -130,7 +132,7 @@ def show_failures(console: Console, failures: Sequence[FailedGroup]) -> None:
         _line(
             console,
             f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.done} done, "
-            f"{group.failures} failed attempts, {_ago(group.age)} ago",
+            f"{group.failures} failed attempts, {ago(group.age)} ago",
         )
         if group.last is not None:
             _line(console, f"    {group.last.at}  {group.last.kind}: {group.last.error}")
@@ -153,7 +155,8 @@ def _line(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _ago(seconds: float) -> str:
+def ago(seconds: float) -> str:
+    """A duration in its largest unit, for people."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

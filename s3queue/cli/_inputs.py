@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from s3queue._errors import ConfigurationError, InvalidPath
-from s3queue._options import QueueOptions
 from s3queue._runtime import Runtime
+from s3queue.cli._settings import options
 from s3queue.stores._listing import list_pages
 from s3queue.stores._open import is_s3, open_store, parse_s3
 
@@ -50,7 +50,7 @@ async def _on_s3(pattern: str) -> list[str]:
     prefix = fixed.removeprefix(root).lstrip("/")
     matches = _regex(pattern.removeprefix(root).lstrip("/"))
     found = []
-    async with open_store(root, options=QueueOptions(), runtime=Runtime()) as store:
+    async with open_store(root, options=options(), runtime=Runtime()) as store:
         async for page in list_pages(store, prefix):
             found += [f"{root}/{item.key}" for item in page.objects if matches.fullmatch(item.key)]
     return found

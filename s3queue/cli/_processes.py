@@ -52,7 +52,7 @@ class Child(logging.Handler):
     """This process is a child: its reports to the parent, and what it was told."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        super().__init__(logging.DEBUG if told["verbose"] else logging.WARNING)
+        super().__init__(told["level"])
         #: Its share of ``--max-groups``.
         self.max_groups: int | None = told["max_groups"]
         self._ends_at: float | None = told["ends_at"]
@@ -174,13 +174,13 @@ class Fleet:
         processes: int,
         grace: float,
         display: Display,
-        verbose: bool,
+        level: int,
         limits: Mapping[str, Any],
     ) -> None:
         self._command = [sys.executable, "-m", "s3queue", *arguments]
         self._grace = grace
         self._display = display
-        self._verbose = verbose
+        self._level = level
         self._runtime = Runtime()
         self._events = Events()
         self._began = self._runtime.thread_time()
@@ -271,7 +271,7 @@ class Fleet:
         slot.ready_at, slot.useful = None, False
         with _inheritable_output() as stdout:
             told = {
-                "verbose": self._verbose,
+                "level": self._level,
                 "max_groups": slot.groups,
                 "ends_at": self._ends_at,
                 "stdout": stdout,
