@@ -66,18 +66,23 @@ class _Chaos:
     seconds: float
 
 
+#: Named out here: inside the class, `list` is the store's operation.
+_Rules = list[_Rule]
+_Log = list[tuple[str, str, Fault | None]]
+
+
 class FaultyStore:
     """A store around another one that misbehaves as told. Use it as ``async with``: it owns the late writes."""
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
-        self._rules: list[_Rule] = []
+        self._rules: _Rules = []
         self._chaos: _Chaos | None = None
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
         #: (verb, key, fault or None) of every request so far.
-        self.log: list[tuple[str, str, Fault | None]] = []
+        self.log: _Log = []
 
     async def __aenter__(self) -> Self:
         self._tasks = await self._stack.enter_async_context(task_group())
