@@ -28,18 +28,18 @@ _READS = ("get", "head", "list")
 class Fault(Enum):
     """What happens to a request."""
 
-    #: It never reaches the store; the caller gets no answer, or the error that the script names.
     FAILS_BEFORE = "fails before"
-    #: The store does it; the caller gets no answer.
+    """It never reaches the store; the caller gets no answer, or the error that the script names."""
     APPLIED_THEN_ERROR = "applied, then error"
-    #: It is done, late.
+    """The store does it; the caller gets no answer."""
     DELAYED = "delayed"
-    #: The caller gets no answer, and the store does it some time afterwards.
+    """It is done, late."""
     APPLIED_LATER = "applied later"
-    #: Refused: too many requests.
+    """The caller gets no answer, and the store does it some time afterwards."""
     THROTTLED = "throttled"
-    #: Refused: another write was in flight.
+    """Refused: too many requests."""
     CONFLICT = "conflict"
+    """Refused: another write was in flight."""
 
     def befalls(self, verb: str) -> bool:
         """Whether a store may do this to that kind of request."""
@@ -124,7 +124,8 @@ class FaultyStore:
         verbs: Sequence[str] = _VERBS,
         seconds: float = 1.0,
     ) -> None:
-        """From now on each request of `verbs` has, with probability `rate`, one of those `faults` that it can have."""
+        """From now on each request of `verbs` has, with probability `rate` (0 to 1), one of those `faults` that it can
+        have; `seconds` is how much later `DELAYED` and `APPLIED_LATER` act."""
         possible = {verb: [fault for fault in faults if fault.befalls(verb)] for verb in verbs}
         self._chaos = _Chaos(rng, rate, possible, seconds)
 
