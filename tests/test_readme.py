@@ -70,6 +70,8 @@ def test_the_first_block_installs_and_runs_the_demo(tmp_path: Path) -> None:
     table = rows_of(tmp_path / "s3queue-demo" / "word-counts.csv")
     assert len(table) > 100
     assert all(int(row["words"]) >= int(row["different"]) for row in table)
+    (installed,) = tmp_path.glob(".venv/lib/python3*/site-packages/s3queue")
+    assert [target for target in links_of(README) if not (installed.parent / target).exists()] == []
 
 
 def test_the_second_block_is_what_ci_runs() -> None:
