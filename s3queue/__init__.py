@@ -1,6 +1,8 @@
 """s3queue: a work queue whose only server is an object store.
 
-The names below are the public ones; everything in a module with an underscore may change.
+The names below are the public ones; everything in a module with an underscore may change. Start with `open_queue`. An
+`Observer` is a plain function of one `Event`. All times are seconds; all errors are `S3QueueError`s. How to run fleets,
+and on which stores, is in `s3queue.guide`.
 """
 
 from s3queue._backend import Backend, LocalBackend, S3Backend

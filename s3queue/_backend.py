@@ -29,7 +29,11 @@ __all__ = ["Backend", "LocalBackend", "S3Backend"]
 
 
 class Backend:
-    """A workspace on any store. To support another storage, implement the store port, not this class."""
+    """A workspace on any store. To support another storage, implement the store port, not this class.
+
+    `store` is where it is; `options` and `runtime` are as for `WorkQueue`, for these operations alone. They raise what
+    the store's answers mean, after retries: a `StoreError`.
+    """
 
     def __init__(self, store: Store, *, options: QueueOptions | None = None, runtime: Runtime | None = None) -> None:
         self.store = store
@@ -54,7 +58,7 @@ class Backend:
         self._index_version = await self._workspace.catalogue.replace(index_lines, self._index_version)
 
     async def get_completed_hashes(self) -> set[str]:
-        """The groups with a done flag."""
+        """The hashes of the groups with a done flag. Lists all flags."""
         return await list_flags(self._workspace.store)
 
     async def is_completed(self, work_hash: str) -> bool:
@@ -62,7 +66,7 @@ class Backend:
         return await self._workspace.locks.is_done(work_hash)
 
     async def is_worker_lock_taken(self, work_hash: str, worker_lock_timeout_secs: float | None = None) -> bool:
-        """Whether somebody holds the group now. A timeout replaces the lock's own time to live."""
+        """Whether somebody holds the group now. A timeout (seconds) replaces the lock's own time to live."""
         try:
             lock, body = await self._workspace.locks.read(work_hash)
         except NotFound:
@@ -102,7 +106,7 @@ class Backend:
 
 
 class LocalBackend(Backend):
-    """A workspace in a folder."""
+    """A workspace in a folder, which the first write makes. Raises `ConfigurationError` where there is no `flock`."""
 
     def __init__(
         self, workspace: str | os.PathLike[str], *, options: QueueOptions | None = None, runtime: Runtime | None = None

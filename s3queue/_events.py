@@ -21,13 +21,16 @@ class Event:
     """One thing that happened, such as ``lease.claimed``; `fields` hold numbers and strings, never a secret."""
 
     name: str
+    """What happened, by a name that does not change between versions."""
     fields: Mapping[str, Any]
+    """Its particulars, such as ``hash`` and ``epoch``; times are seconds."""
 
     def __str__(self) -> str:
         return " ".join([self.name, *(f"{key}={value}" for key, value in self.fields.items())])
 
 
 Observer = Callable[[Event], None]
+"""What is told of each event: a quick, plain function. What it raises is logged, and goes no further."""
 
 
 class Events:

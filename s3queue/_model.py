@@ -22,33 +22,34 @@ __all__ = [
 class WorkItem:
     """One work group under a lease of ours: what `get_work` returns and handlers of whole groups receive."""
 
-    #: The group's name: 40 hexadecimal digits.
     hash: str
-    #: The group's paths, as they were populated.
+    """The group's name: 40 hexadecimal digits."""
     work_paths: tuple[str, ...]
-    #: The fencing token: grows with each take-over of the group. Pass it to whatever the handler writes.
+    """The group's paths, as they were populated."""
     epoch: int
-    #: Failed attempts before this one.
+    """The fencing token: grows with each take-over of the group. Pass it to whatever the handler writes."""
     failures: int = 0
+    """Failed attempts before this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """A count of a workspace's groups, as one pair of listings showed them."""
 
-    #: Groups in the index, and the paths in them.
     groups: int
+    """Groups in the index."""
     paths: int
-    #: Completed.
+    """Paths in all of them."""
     done: int
-    #: Failed too often; nobody claims them until someone retries them.
+    """Completed."""
     dead: int
-    #: Under a lease that is not past its time to live.
+    """Failed too often; nobody claims them until someone retries them."""
     leased: int
-    #: Under a lease that is past it: will be taken over.
+    """Under a lease that is not past its time to live."""
     expired: int
-    #: Failed or handed back, and waiting for the next attempt.
+    """Under a lease that is past it: will be taken over."""
     released: int
+    """Failed or handed back, and waiting for the next attempt."""
 
     @property
     def free(self) -> int:
@@ -65,22 +66,26 @@ class QueueStatus:
 class FailedAttempt:
     """What is on record of one failed attempt at a group."""
 
-    #: The attempt's epoch, and which failure in a row it was, from 1.
     epoch: int
+    """The attempt's epoch."""
     attempt: int
-    #: Who tried, and when it failed (ISO 8601, by that machine's clock).
+    """Which failure in a row it was, from 1."""
     owner: str
+    """Who tried: host, process and a few random characters."""
     at: str
-    #: The exception's class, or ``lease expired`` for a crash; what went wrong, in a line.
+    """When it failed (ISO 8601, by that machine's clock)."""
     kind: str
+    """The exception's class, or ``lease expired`` for a crash."""
     error: str
-    #: A traceback, or the end of a command's standard error.
+    """What went wrong, in a line."""
     detail: str = ""
-    #: The machine, and how many seconds the attempt took (None: unknown, as for a crash).
+    """A traceback, or the end of a command's standard error."""
     host: str = ""
+    """The machine's name."""
     seconds: float | None = None
-    #: The paths that failed, as far as that is known: at most 50, each cut to 200 characters.
+    """How many seconds the attempt took; None: unknown, as for a crash."""
     paths: tuple[str, ...] = ()
+    """The paths that failed, as far as that is known: at most 50, each cut to 200 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,31 +93,35 @@ class FailedPath:
     """A path of a failed group that is not done."""
 
     path: str
-    #: Failed attempts at it, and crashes that it may be to blame for, since it was populated or retried last.
+    """The path, as it was populated."""
     attempts: int
+    """Failed attempts at it since it was populated, or retried last."""
     crashes: int
-    #: Its last error in a line; empty if there was none.
+    """Crashes that it may be to blame for, since then."""
     error: str = ""
+    """Its last error in a line; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedGroup:
     """A group that is dead, or waits after a failed attempt."""
 
-    #: The group's name, and its paths.
     hash: str
+    """The group's name: 40 hexadecimal digits."""
     work_paths: tuple[str, ...]
-    #: Whether it failed too often (or for good); otherwise it waits for its next attempt.
+    """All of its paths, also those that are done."""
     dead: bool
-    #: Failed attempts since it was populated, or retried last.
+    """Whether it failed too often (or for good); otherwise it waits for its next attempt."""
     failures: int
-    #: The last one; None where its record could not be written, or read.
+    """Failed attempts since it was populated, or retried last."""
     last: FailedAttempt | None = None
-    #: Worked on path by path: how many are done, and the others that failed.
+    """The last one; None where its record could not be written, or read."""
     done: int = 0
+    """Worked on path by path: how many paths are done."""
     paths: tuple[FailedPath, ...] = ()
-    #: Seconds since it failed last, by the store's clock.
+    """Worked on path by path: those that failed, or crashed."""
     age: float = 0.0
+    """Seconds since it failed last, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,78 +129,88 @@ class PathResult:
     """What came out for one finished path."""
 
     path: str
-    #: The path's group, and the owner that completed it (or has it now), at its epoch.
+    """The path, as it was populated."""
     hash: str
+    """The name of its group."""
     epoch: int
+    """The epoch at which the group was completed; while it is not: the current one."""
     owner: str
-    #: When the group was completed (ISO 8601, by the owner's clock); empty while it is not.
+    """Who completed the group, or has it now."""
     at: str
-    #: What the handler returned for this path; a handler of whole groups: for the group, here with each of its paths.
+    """When the group was completed (ISO 8601, by the owner's clock); empty while it is not."""
     result: Any
+    """What the handler returned for this path; a handler of whole groups: for the group, here with each of its paths.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something about a workspace that is not as it should be."""
 
-    #: A word or two that do not change between versions, such as ``dead group``.
     kind: str
-    #: The object that shows it, or the group's hash.
+    """A word or two that do not change between versions, such as ``dead group``."""
     where: str
-    #: What it means, and what can be done, in a line.
+    """The object that shows it, or the group's hash."""
     detail: str
+    """What it means, and what can be done, in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
     """A pool at one moment."""
 
-    #: ``running``; ``paused``; ``draining``; ``stopping`` (what runs is given its grace); ``ended``; ``failed``.
     state: Literal["running", "paused", "draining", "stopping", "ended", "failed"]
-    #: Calls of the handler that may run at a time, and that do.
+    """``stopping``: what runs is given its grace."""
     workers: int
+    """Calls of the handler that may run at a time."""
     running: int
-    #: Groups under way, and leased ahead of the workers.
+    """Calls of the handler that run."""
     groups: int
+    """Groups under way."""
     ahead: int
-    #: Groups that this pool completed; attempts of it that failed; groups whose lease it lost.
+    """Groups leased ahead of the workers."""
     done: int
+    """Groups that this pool completed."""
     failed: int
+    """Attempts of this pool that failed."""
     lost: int
-    #: Paths that it finished, and attempts of it at paths that failed.
+    """Groups whose lease it lost."""
     done_paths: int
+    """Paths that it finished."""
     failed_paths: int
-    #: Seconds since it started, until it ended.
+    """Attempts of it at paths that failed."""
     seconds: float
-    #: Why it failed, or will have failed once the groups under way have ended; empty otherwise.
+    """Seconds since it started, until it ended."""
     error: str = ""
+    """Why it failed, or will have failed once the groups under way have ended; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """What one `run` did, and how it left the workspace."""
 
-    #: Groups that this run completed.
     done: int
-    #: Attempts of this run that failed (a group may fail more than once).
+    """Groups that this run completed."""
     failed: int
-    #: Groups of the workspace that are dead.
+    """Attempts of this run that failed (a group may fail more than once)."""
     dead: int
-    #: Groups that someone else held when this run ended.
+    """Groups of the workspace that are dead."""
     leased_elsewhere: int
-    #: Groups of the workspace that are neither done nor dead.
+    """Groups that someone else held when this run ended."""
     unfinished: int
-    #: Groups whose lease this run lost while it worked on them.
+    """Groups of the workspace that are neither done nor dead."""
     lost: int
-    #: Wall time of the run.
+    """Groups whose lease this run lost while it worked on them."""
     seconds: float
-    #: Whether the run was told to stop (a signal, or the caller) before the workspace was complete.
+    """Wall time of the run."""
     stopped: bool = False
-    #: Which limit of the run's ended it before that, if one did.
+    """Whether the run was told to stop (a signal, or the caller) before the workspace was complete."""
     limit: Literal["max_groups", "max_runtime"] | None = None
-    #: Paths that this run finished, and attempts of it at paths that failed.
+    """Which limit of the run's ended it before that, if one did."""
     done_paths: int = 0
+    """Paths that this run finished."""
     failed_paths: int = 0
+    """Attempts of this run at paths that failed."""
 
     @property
     def complete(self) -> bool:

@@ -19,52 +19,53 @@ class QueueOptions:
     Processes that share a workspace may differ in everything but `margin` and `completion_grace`.
     """
 
-    #: How long a lease lives without a renewal. A dead machine's groups are taken over after this plus `margin`.
     lease_ttl: float = 120.0
-    #: Slack for one-second timestamps and for the skew between a store's own nodes. An owner gives its lease up this
-    #: much before `lease_ttl`; others wait this much after it.
+    """How long a lease lives without a renewal. A dead machine's groups are taken over after this plus `margin`."""
     margin: float = 2.0
-    #: How long a lock outlives its group's completion. A claim from a listing younger than this needs no look at the
-    #: done flag.
+    """Slack for one-second timestamps and for the skew between a store's own nodes. An owner gives its lease up this
+    much before `lease_ttl`; others wait this much after it."""
     completion_grace: float = 60.0
-    #: Age at which an empty lock, as olmOCR writes them, is taken over (olmOCR's own default).
+    """How long a lock outlives its group's completion. A claim from a listing younger than this needs no look at the
+    done flag."""
     olmocr_lock_timeout: float = 1800.0
-    #: Failed attempts after which a group (worked on path by path: a path) is dead.
+    """Age at which an empty lock, as olmOCR writes them, is taken over (olmOCR's own default)."""
     max_attempts: int = 3
-    #: Crashes in a row after which what ran is dead: a path, or the group of a handler of whole groups. The first crash
-    #: blames all that a group has left, which then runs one at a time, by name; only what runs at each further one is
-    #: blamed again, and the last chance is given to it alone in its process. So preemptions bury nobody.
+    """Failed attempts after which a group (worked on path by path: a path) is dead."""
     max_crashes: int = 3
-    #: Wait before the second attempt of a failed group; doubles with each further failure.
+    """Crashes in a row after which what ran is dead: a path, or the group of a handler of whole groups. The first crash
+    blames all that a group has left, which then runs one at a time, by name; only what runs at each further one is
+    blamed again, and the last chance is given to it alone in its process. So preemptions bury nobody."""
     backoff: float = 10.0
-    #: The most that `backoff` grows to.
+    """Wait before the second attempt of a failed group; doubles with each further failure."""
     backoff_max: float = 600.0
-    #: Groups leased ahead of the workers, so that a free worker finds its next group in memory. They are renewed like
-    #: others and handed back on drain.
+    """The most that `backoff` grows to."""
     claim_ahead: int = 8
-    #: Requests that look for work at the same time.
+    """Groups leased ahead of the workers, so that a free worker finds its next group in memory. They are renewed like
+    others and handed back on drain."""
     claim_concurrency: int = 8
-    #: How long a finished path of an unfinished group may be known to this process alone. A crash loses no more.
+    """Requests that look for work at the same time."""
     checkpoint_every: float = 5.0
-    #: How old a listing may be before claims made from it are probably someone else's already.
+    """How long a finished path of an unfinished group may be known to this process alone. A crash loses no more."""
     picture_ttl: float = 10.0
-    #: Shortest and longest wait between two looks at groups that others hold.
+    """How old a listing may be before claims made from it are probably someone else's already."""
     poll_min: float = 1.0
+    """Shortest wait between two looks at groups that others hold; it doubles while nothing changes."""
     poll_max: float = 15.0
-    #: How often a running process asks whether the index has grown.
+    """The most that this wait grows to."""
     index_refresh: float = 30.0
-    #: Deadline of one request to the store, its retries not counted.
+    """How often a running process asks whether the index has grown."""
     request_timeout: float = 10.0
-    #: Total time within which a failing request is tried again.
+    """Deadline of one request to the store, its retries not counted."""
     retry_for: float = 30.0
-    #: Connections to the store, and so requests in flight.
+    """Total time within which a failing request is tried again."""
     connections: int = 64
-    #: A loop that has not run for this long is reported, with the handler's name; 0 turns the watch off.
+    """Connections to the store, and so requests in flight."""
     block_warning: float = 2.0
-    #: Run although the start-up check says that the store cannot carry the protocol. Groups may then run twice.
+    """A loop that has not run for this long is reported, with the handler's name; 0 turns the watch off."""
     unsafe_store: bool = False
-    #: Prove on scratch keys, once per workspace and process, that the store can carry the protocol.
+    """Run although the start-up check says that the store cannot carry the protocol. Groups may then run twice."""
     check_store: bool = True
+    """Prove on scratch keys, once per workspace and process, that the store can carry the protocol."""
 
     def __post_init__(self) -> None:
         self._check_each()

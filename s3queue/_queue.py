@@ -39,6 +39,10 @@ class WorkQueue:
     Bare, it has no background tasks: leases that are not completed within their time to live are renewed only by
     `mark_done` (by compare-and-swap; it raises `LeaseLost` if the group was taken over). Inside ``async with`` they are
     renewed as long as they are held, and handed back at the end.
+
+    `observer` is told of each event; `runtime` replaces clocks and chance in tests. Whatever asks the store raises what
+    the store's answers mean, after retries: a `StoreError` (`AccessDenied`, `Throttled`, `Unanswered`, …); and whatever
+    reads the index, `DamagedWorkspace`. The first use raises `StoreUnsuitable` if the start-up check fails.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class WorkQueue:
     async def populate_queue(self, paths: Iterable[str], items_per_group: int = 1) -> int:
         """Add the paths that the workspace does not have yet, in groups; returns the number of new groups.
 
+        A path is any string that is not empty and encodes as UTF-8; `items_per_group` is 1 or more.
+
         Raises `InvalidPath`, `ConfigurationError`, `DamagedWorkspace` (nothing is written then), `OutcomeUnknown`.
         """
         await self._workspace.check()
@@ -109,7 +115,7 @@ class WorkQueue:
 
     @property
     def groups(self) -> int:
-        """How many groups the index had when it was read last; 0 before that."""
+        """How many groups the index had when it was read last; 0 before that. Asks nobody."""
         return len(self._claims.scheduler.plan.index)
 
     async def get_work(self, wait: bool = False) -> WorkItem | None:
@@ -150,7 +156,10 @@ class WorkQueue:
         await self._claims.release(self._claims.find(item.hash, item.epoch))
 
     async def status(self) -> QueueStatus:
-        """Count the workspace's groups. Lists every flag and lock, and reads the released locks."""
+        """Count the workspace's groups. Lists every flag and lock, and reads the released locks.
+
+        Raises `DamagedWorkspace` for an index that cannot be read, and the store's errors.
+        """
         loaded = await self._workspace.catalogue.load()
         return await count(self._workspace.store, loaded.index, self._workspace.options)
 
@@ -160,12 +169,18 @@ class WorkQueue:
         return Watch(workspace.store, workspace.catalogue, workspace.options, workspace.runtime)
 
     async def failures(self) -> list[FailedGroup]:
-        """The groups that are dead, or wait after a failed attempt, with the record of the last one."""
+        """The groups that are dead, or wait after a failed attempt, with the record of the last one.
+
+        Raises `DamagedWorkspace` for an index that cannot be read, and the store's errors.
+        """
         loaded = await self._workspace.catalogue.load()
         return await list_failed(self._workspace.store, loaded.index, self._workspace.events)
 
     async def history(self, group: str) -> list[FailedAttempt]:
-        """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one."""
+        """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one.
+
+        Empty for a hash that is no group. Raises the store's errors.
+        """
         return await list_history(self._workspace.store, group)
 
     async def results(self) -> AsyncIterator[PathResult]:
@@ -217,7 +232,10 @@ class WorkQueue:
         return names
 
     async def sweep(self) -> int:
-        """Delete the locks that crashed owners left behind on finished groups; returns how many. Workers do it too."""
+        """Delete the locks that crashed owners left behind on finished groups; returns how many. Workers do it too.
+
+        Raises the store's errors.
+        """
         return await self._workspace.operator.sweep()
 
     async def check(self) -> AsyncIterator[Finding]:

@@ -19,7 +19,7 @@ __all__ = ["Random", "Runtime", "SeededRuntime"]
 
 
 class Runtime:
-    """The real world: the event loop's monotonic clock, the host's wall clock, the system's randomness."""
+    """The real world: the event loop's monotonic clock, the host's wall clock, the system's randomness (`rng`)."""
 
     def __init__(self, *, rng: Random | None = None) -> None:
         self.rng: Random = rng if rng is not None else SystemRandom()
@@ -57,8 +57,9 @@ class Runtime:
 
 
 class SeededRuntime(Runtime):
-    """A runtime whose randomness follows from a seed and whose wall clock is the loop's clock plus an offset.
+    """A runtime whose randomness follows from a `seed` and whose wall clock is the loop's clock plus an offset.
 
+    `epoch` is the offset, in POSIX seconds, and `skew` how many seconds this process's wall clock is wrong by.
     `skew` may be changed at any time: it is how a test makes this process's wall clock wrong or jump.
     """
 

@@ -45,11 +45,11 @@ _WINDOW = 60.0
 class ActiveOwner:
     """A process that holds leases."""
 
-    #: Its name, ``host:pid:random``; "olmOCR" for locks without one.
     owner: str
+    """Its name, ``host:pid:random``; "olmOCR" for locks without one."""
     host: str
-    #: Leases known to be its own, and seconds since the one was renewed that was renewed the longest ago.
     groups: int
+    """Leases known to be its own, and seconds since the one was renewed that was renewed the longest ago."""
     age: float
 
 
@@ -58,16 +58,16 @@ class Look:
     """A workspace at one moment."""
 
     status: QueueStatus
-    #: Groups completed a second, over the last minute at most; None at the first look.
     rate: float | None
-    #: Seconds until all that is left is done, at this rate; None if nobody can say.
+    """Groups completed a second, over the last minute at most; None at the first look."""
     eta: float | None
-    #: Owners of live leases, those with the most groups first, as far as their locks are read.
+    """Seconds until all that is left is done, at this rate; None if nobody can say."""
     owners: tuple[ActiveOwner, ...]
-    #: Live leases whose locks are not read yet: a look reads only some.
+    """Owners of live leases, those with the most groups first, as far as their locks are read."""
     unread: int
-    #: The last failed attempts of groups that are dead or wait, by group, the latest first.
+    """Live leases whose locks are not read yet: a look reads only some."""
     failures: tuple[tuple[str, FailedAttempt], ...]
+    """The last failed attempts of groups that are dead or wait, by group, the latest first."""
 
 
 class Watch:

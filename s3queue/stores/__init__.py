@@ -1,6 +1,7 @@
 """Object stores: the port, three implementations, and what wraps them. To add one, implement `Store`.
 
-Check an implementation with `s3queue.testing.STORE_CHECKS`.
+Check an implementation with `s3queue.testing.STORE_CHECKS`. A `Version` is an opaque string that names one state of one
+object. A `PutMode` is the condition on which a put writes: `OVERWRITE`, `CREATE`, or `Replace` of a version.
 """
 
 from s3queue.stores._local import LocalStore

@@ -82,7 +82,10 @@ class MemoryBucket:
 
 
 class MemoryStore:
-    """One process's view of a `MemoryBucket`. Stamps are whole seconds of the event loop's clock, virtual or not."""
+    """One process's view of a `MemoryBucket`. Stamps are whole seconds of the event loop's clock, virtual or not.
+
+    Each request takes `latency` seconds. `requests` counts them by verb (``get``, ``put``, …).
+    """
 
     def __init__(
         self, runtime: Runtime, bucket: MemoryBucket | None = None, *, name: str = "memory", latency: float = 0.0

@@ -31,8 +31,8 @@ __all__ = [
     "Written",
 ]
 
-#: Names one state of one object; opaque outside the store that made it.
 Version = NewType("Version", str)
+"""Names one state of one object; opaque outside the store that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,15 @@ class Replace:
     """Write only if the object is still this version (``If-Match``)."""
 
     version: Version
+    """The version that is to be replaced."""
 
 
 PutMode = Overwrite | Create | Replace
+"""On which condition a put writes."""
 OVERWRITE = Overwrite()
+"""The only `Overwrite` that is needed."""
 CREATE = Create()
+"""The only `Create` that is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +66,9 @@ class Written:
     """The answer to a put that was applied."""
 
     version: Version
-    #: The store's clock when it answered.
+    """What was written."""
     date: float
+    """The store's clock when it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +76,13 @@ class Head:
     """What a store says of an object without its bytes."""
 
     version: Version
-    #: Bytes.
+    """The object's current version."""
     size: int
-    #: When the object last changed, by the store's clock.
+    """Bytes."""
     modified: float
-    #: The store's clock when it answered.
+    """When the object last changed, by the store's clock."""
     date: float
+    """The store's clock when it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,7 @@ class Body(Head):
     """An object with its bytes."""
 
     data: bytes = field(repr=False)
+    """All of the object's bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +98,13 @@ class Listed:
     """One object in a listing."""
 
     key: str
+    """Relative to the workspace."""
     version: Version
+    """Its current version."""
     size: int
+    """Bytes."""
     modified: float
+    """When it last changed, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +112,12 @@ class Page:
     """One page of a listing, its keys in order of their UTF-8 bytes (if the store's `lists_in_order` is true)."""
 
     objects: Sequence[Listed]
-    #: Give it to the next `list` call to go on; None after the last page. A page may be empty and yet not be the last.
+    """At most as many as were asked for."""
     next: str | None
+    """Give it to the next `list` call to go on; None after the last page. A page may be empty and yet not be the last.
+    """
     date: float
+    """The store's clock when it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +125,7 @@ class Deleted:
     """The answer to a deletion; that there was nothing to delete is no error."""
 
     date: float
+    """The store's clock when it answered."""
 
 
 class Store(Protocol):

@@ -1,6 +1,7 @@
 """What others need to verify stores of their own, and to test code that uses s3queue without a server.
 
-`STORE_CHECKS` is the contract of the store port as runnable checks; they work on asyncio and on trio.
+`STORE_CHECKS` is the contract of the store port as runnable checks; they work on asyncio and on trio. A `StoreCheck` is
+an async function of one store, which raises `AssertionError` if the store breaks its part of the contract.
 """
 
 from s3queue._runtime import Runtime, SeededRuntime

@@ -19,6 +19,7 @@ from s3queue.stores._port import CREATE, OVERWRITE, Listed, PutMode, Replace, St
 __all__ = ["STORE_CHECKS", "StoreCheck"]
 
 StoreCheck = Callable[[Store], Awaitable[None]]
+"""Given a store that is empty, returns if it keeps this part of the contract; otherwise raises `AssertionError`."""
 
 _RACERS = 64
 _MANY = 1100
@@ -285,7 +286,6 @@ async def _listed(store: Store, prefix: str, start_after: str | None = None) -> 
     return [item async for page in list_pages(store, prefix, start_after=start_after) for item in page.objects]
 
 
-#: Every check; run each on a store, or a prefix, of its own.
 STORE_CHECKS: tuple[StoreCheck, ...] = (
     check_put_and_get,
     check_missing_object,
@@ -306,3 +306,4 @@ STORE_CHECKS: tuple[StoreCheck, ...] = (
     check_line_end_in_key,
     check_cancelled_put,
 )
+"""Every check; run each on a store, or a prefix, of its own."""

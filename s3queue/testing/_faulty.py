@@ -28,18 +28,18 @@ _READS = ("get", "head", "list")
 class Fault(Enum):
     """What happens to a request."""
 
-    #: It never reaches the store; the caller gets no answer, or the error that the script names.
     FAILS_BEFORE = "fails before"
-    #: The store does it; the caller gets no answer.
+    """It never reaches the store; the caller gets no answer, or the error that the script names."""
     APPLIED_THEN_ERROR = "applied, then error"
-    #: It is done, late.
+    """The store does it; the caller gets no answer."""
     DELAYED = "delayed"
-    #: The caller gets no answer, and the store does it some time afterwards.
+    """It is done, late."""
     APPLIED_LATER = "applied later"
-    #: Refused: too many requests.
+    """The caller gets no answer, and the store does it some time afterwards."""
     THROTTLED = "throttled"
-    #: Refused: another write was in flight.
+    """Refused: too many requests."""
     CONFLICT = "conflict"
+    """Refused: another write was in flight."""
 
     def befalls(self, verb: str) -> bool:
         """Whether a store may do this to that kind of request."""
@@ -66,18 +66,23 @@ class _Chaos:
     seconds: float
 
 
+#: Named out here: inside the class, `list` is the store's operation.
+_Rules = list[_Rule]
+_Log = list[tuple[str, str, Fault | None]]
+
+
 class FaultyStore:
     """A store around another one that misbehaves as told. Use it as ``async with``: it owns the late writes."""
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
-        self._rules: list[_Rule] = []
+        self._rules: _Rules = []
         self._chaos: _Chaos | None = None
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
         #: (verb, key, fault or None) of every request so far.
-        self.log: list[tuple[str, str, Fault | None]] = []
+        self.log: _Log = []
 
     async def __aenter__(self) -> Self:
         self._tasks = await self._stack.enter_async_context(task_group())
@@ -119,7 +124,8 @@ class FaultyStore:
         verbs: Sequence[str] = _VERBS,
         seconds: float = 1.0,
     ) -> None:
-        """From now on each request of `verbs` has, with probability `rate`, one of those `faults` that it can have."""
+        """From now on each request of `verbs` has, with probability `rate` (0 to 1), one of those `faults` that it can
+        have; `seconds` is how much later `DELAYED` and `APPLIED_LATER` act."""
         possible = {verb: [fault for fault in faults if fault.befalls(verb)] for verb in verbs}
         self._chaos = _Chaos(rng, rate, possible, seconds)
 
