@@ -138,13 +138,13 @@ class Plan:
 
     def grow(self, index: Index) -> None:
         """Plan for this index from now on. What is known of its groups stays known."""
-        known = {self.index.name(i): state for i, state in enumerate(self._state) if state != OPEN}
+        old, before = self.index, self._state
         self.index = index
         self._state = bytearray(len(index))
-        for group, state in known.items():
-            i = index.find(group)
-            if i is not None:
-                self._state[i] = state
+        for i, state in enumerate(before):
+            place = index.find(old.name(i)) if state != OPEN else None
+            if place is not None:
+                self._state[place] = state
         self._counts = [self._state.count(state) for state in range(5)]
         self.collided()
 
