@@ -17,10 +17,10 @@ from s3queue import _errors
 NAMES = {
     s3queue: """
         AccessDenied Backend ConfigurationError CredentialsExpired DamagedWorkspace Event FailedAttempt FailedGroup
-        FailedPath Finding HandlerError InvalidPath LeaseLost LocalBackend NotFound Observer OutcomeUnknown PathResult
-        PermanentError PreconditionFailed QueueOptions QueueStatus RetryLater RunSummary S3Backend S3QueueError
-        StoreError StoreUnsuitable Throttled Unanswered Unsupported WorkItem WorkQueue WriteConflict current_item
-        open_queue
+        FailedPath Finding HandlerError Hooks InvalidPath LeaseLost LocalBackend NotFound Observer OutcomeUnknown
+        PathResult PermanentError PreconditionFailed QueueOptions QueueStatus RetryLater RunSummary S3Backend
+        S3QueueError StoreError StoreUnsuitable Throttled Unanswered Unsupported WorkItem WorkQueue WriteConflict
+        current_item open_queue
     """,
     s3queue.stores: """
         Body CREATE Create Deleted Head Listed LocalStore MemoryBucket MemoryStore OVERWRITE Overwrite Page PutMode
