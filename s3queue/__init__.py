@@ -29,6 +29,7 @@ from s3queue._errors import (
 )
 from s3queue._events import Event, Observer
 from s3queue._handlers import current_item
+from s3queue._hooks import Hooks
 from s3queue._model import (
     FailedAttempt,
     FailedGroup,
@@ -74,6 +75,7 @@ __all__ = [
     # what happens
     "Event",
     "Observer",
+    "Hooks",
     # what can go wrong
     "S3QueueError",
     "ConfigurationError",

@@ -273,7 +273,7 @@ class Attempts:
     def lost(self, attempt: Attempt) -> None:
         """The lease is somebody else's."""
         self.tally.lost += 1
-        self._claims.abandon(attempt.lease)
+        self._claims.lose(attempt.lease, "it ended while its group was worked on")
 
     def left(self, attempt: Attempt, error: Exception) -> None:
         """The store does not take the lock back: it is left to run out."""

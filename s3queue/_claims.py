@@ -11,6 +11,7 @@ import anyio
 
 from s3queue import _lease_rules as rules
 from s3queue._errors import LeaseLost, OutcomeUnknown, StoreError
+from s3queue._hooks import Hooks
 from s3queue._journal import WHOLE
 from s3queue._keeper import Keeper
 from s3queue._leftovers import Leftovers
@@ -27,12 +28,13 @@ __all__ = ["Claims"]
 class Claims:
     """What one process holds of one workspace."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, hooks: Hooks | None = None) -> None:
         self._workspace = workspace
         self._leases = workspace.leases
-        self.keeper = Keeper(workspace.leases, workspace.options, workspace.runtime, workspace.events)
+        self._hooks = hooks or Hooks()
+        self.keeper = Keeper(workspace.leases, workspace.options, workspace.runtime, workspace.events, self._tell_lost)
         self.leftovers = Leftovers(workspace.store, workspace.options, workspace.runtime, workspace.events)
-        self.scheduler = Scheduler(workspace, on_lease=self.keeper.keep)
+        self.scheduler = Scheduler(workspace, on_lease=self._won)
         self._held: dict[str, Lease] = {}
         self._in_background = False
 
@@ -42,6 +44,10 @@ class Claims:
         if lease is not None:
             self._held[lease.group] = lease
         return lease
+
+    def _won(self, lease: Lease) -> None:
+        self.keeper.keep(lease)
+        self._call("on_claim", lease)
 
     def find(self, group: str, epoch: int) -> Lease:
         """The lease that was handed out for this group at this epoch. Raises `LeaseLost` if it is not held any more."""
@@ -95,6 +101,7 @@ class Claims:
         self.scheduler.plan.done(lease.group)
         self.scheduler.changed()
         self._workspace.events.emit("group.done", hash=lease.group, epoch=lease.epoch)
+        self._call("on_done", lease)
         if not self._in_background:
             await self.leftovers.delete_due()
 
@@ -111,6 +118,7 @@ class Claims:
         with self._ending(lease):
             is_dead = await self._leases.fail(lease, error, dead=dead, wait=wait, paths=paths)
         self._left(lease)
+        self._call("on_failed", lease, error, is_dead)
         return is_dead
 
     async def bury(self, lease: Lease, why: str) -> None:
@@ -118,6 +126,7 @@ class Claims:
         with self._ending(lease):
             await self._leases.bury(lease, why)
         self._left(lease)
+        self._call("on_failed", lease, why, True)
 
     async def release(self, lease: Lease, wait: float = 0.0) -> None:
         """Raises as `Leases.release` does."""
@@ -133,6 +142,22 @@ class Claims:
         self.scheduler.plan.handed_back(group, version, self._workspace.runtime.monotonic())
         self.scheduler.changed()
         return True
+
+    def lose(self, lease: Lease, why: str) -> None:
+        """The lease is lost: say so, if that was not said yet, and stop renewing it."""
+        self._tell_lost(lease, why)
+        self.abandon(lease)
+
+    def _tell_lost(self, lease: Lease, why: str) -> None:
+        # Whoever notices first says it: the keeper, the step that was refused, or the work whose time was over.
+        if lease.told_lost:
+            return
+        lease.told_lost = True
+        self._workspace.events.emit("lease.lost", logging.WARNING, hash=lease.group, epoch=lease.epoch, error=why)
+        self._call("on_lease_lost", lease, why)
+
+    def _call(self, hook: str, lease: Lease, *more: object) -> None:
+        self._hooks.call(hook, lambda: self.item(lease), *more)
 
     def abandon(self, lease: Lease) -> None:
         """Stop renewing a lease that is lost, or that cannot be given back: it runs out."""
@@ -187,6 +212,8 @@ class Claims:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, LeaseLost):
+                self._tell_lost(lease, str(error))
             if lease.ended or isinstance(error, LeaseLost):
                 self._gone(lease)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
@@ -38,13 +39,23 @@ class _Kept:
 
 
 class Keeper:
-    """Keeps leases from when they are won until they are ended or forgotten. `run` is its task."""
+    """Keeps leases from when they are won until they are ended or forgotten. `run` is its task.
 
-    def __init__(self, leases: Leases, options: QueueOptions, runtime: Runtime, events: Events) -> None:
+    `on_lost` is told of each lease that is lost while it is kept, and why."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        options: QueueOptions,
+        runtime: Runtime,
+        events: Events,
+        on_lost: Callable[[Lease, str], None],
+    ) -> None:
         self._leases = leases
         self._checkpoint_every = options.checkpoint_every
         self._runtime = runtime
         self._events = events
+        self._on_lost = on_lost
         self._kept: dict[Lease, _Kept] = {}
         self._change = anyio.Event()
         #: When `run` looks again by itself.
@@ -121,6 +132,6 @@ class Keeper:
     def _lost(self, kept: _Kept, why: str) -> None:
         if self._kept.pop(kept.lease, None) is None:
             return  # its owner ended it while we renewed
-        self._events.emit("lease.lost", logging.WARNING, hash=kept.lease.group, epoch=kept.lease.epoch, error=why)
+        self._on_lost(kept.lease, why)
         if kept.work is not None:
             kept.work.cancel()

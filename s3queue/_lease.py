@@ -114,6 +114,7 @@ class Leases:
         )
         outcome = await self.locks.write(group, record, version)
         if isinstance(outcome, Lost) and outcome.current is not None:
+            self._events.emit("claim.conflict", hash=group)
             return self._refusal(group, outcome.current)
         if not isinstance(outcome, Won):
             return Unsettled()
@@ -235,7 +236,7 @@ class Leases:
         saved = lease.journal.worth_saving
         record = rules.released(lease.record, token=self._runtime.token(), wait=wait, saved=saved)
         await self._leave(lease, record)
-        self._events.emit("group.released", hash=lease.group)
+        self._events.emit("group.released", hash=lease.group, epoch=lease.epoch)
 
     async def fail(
         self,
@@ -273,9 +274,15 @@ class Leases:
         self._told_failed(lease, why)
 
     def _told_failed(self, lease: Lease, error: str) -> None:
-        dead = lease.record.state is LockState.DEAD
-        failures = lease.record.failures
-        self._events.emit("group.failed", logging.WARNING, hash=lease.group, failures=failures, error=error, dead=dead)
+        self._events.emit(
+            "group.failed",
+            logging.WARNING,
+            hash=lease.group,
+            epoch=lease.epoch,
+            failures=lease.record.failures,
+            error=error,
+            dead=lease.record.state is LockState.DEAD,
+        )
 
     # Below: one lock write at a time, each after the one before is settled.
 

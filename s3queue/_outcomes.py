@@ -43,6 +43,8 @@ class Lease:
     began: float = 0.0
     #: Set once the lease is known to be somebody else's, or given back.
     ended: bool = False
+    #: Set once its loss was said.
+    told_lost: bool = False
     #: A lock write whose outcome is not known yet; it is settled before any other is sent.
     pending: Intent | None = field(default=None, repr=False)
     pending_record: LockRecord | None = field(default=None, repr=False)

@@ -17,6 +17,7 @@ from s3queue._claims import Claims
 from s3queue._errors import ConfigurationError, LeaseLost, NotFound, OutcomeUnknown
 from s3queue._events import Observer
 from s3queue._handlers import Handler, Runner
+from s3queue._hooks import Hooks
 from s3queue._inspection import inspect
 from s3queue._model import FailedAttempt, FailedGroup, Finding, PathResult, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
@@ -52,9 +53,12 @@ class WorkQueue:
         options: QueueOptions | None = None,
         runtime: Runtime | None = None,
         observer: Observer | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
+        #: The workspace, as it was given: for another queue, or a dashboard, on the same client.
+        self.backend = backend
         self._workspace = Workspace(backend.store, options=options, runtime=runtime, observer=observer)
-        self._claims = Claims(self._workspace)
+        self._claims = Claims(self._workspace, hooks)
         self._pool: Pool | None = None
         self._session: AbstractAsyncContextManager[None] | None = None
         self._keeps = False
@@ -127,7 +131,10 @@ class WorkQueue:
         while (lease := await self._claims.acquire(wait=wait)) is not None:
             try:
                 await self._claims.begin(lease)
-            except (LeaseLost, OutcomeUnknown):
+            except LeaseLost as error:
+                self._claims.lose(lease, str(error))
+                continue
+            except OutcomeUnknown:
                 self._claims.abandon(lease)
                 continue
             return self._claims.item(lease)
@@ -369,20 +376,22 @@ async def open_queue(
     put_args: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     client: Any = None,
+    hooks: Hooks | None = None,
 ) -> AsyncIterator[WorkQueue]:
     """The queue of ``s3://bucket/prefix`` or of a folder, open, with a client of its own.
 
     Ordinary AWS configuration applies (profile, environment, ``AWS_ENDPOINT_URL_S3``). `put_args` are extra arguments
-    of every write, such as ``ServerSideEncryption``. Several queues of one process share connections if they are given
-    one `client`, of `open_client` or the caller's own aiobotocore client, which stays open; a folder needs none. Raises
-    `ConfigurationError`, and `StoreUnsuitable` if the start-up check fails.
+    of every write, such as ``ServerSideEncryption``. `observer` hears of everything, `hooks` of what becomes of groups.
+    Several queues of one process share connections if they are given one `client`, of `open_client` or the caller's own
+    aiobotocore client, which stays open; a folder needs none. Raises `ConfigurationError`, and `StoreUnsuitable` if the
+    start-up check fails.
     """
     runtime = Runtime()
     async with (
         open_store(
             workspace, options=options or QueueOptions(), runtime=runtime, put_args=put_args, client=client
         ) as store,
-        WorkQueue(Backend(store), options=options, runtime=runtime, observer=observer) as queue,
+        WorkQueue(Backend(store), options=options, runtime=runtime, observer=observer, hooks=hooks) as queue,
     ):
         yield queue
 

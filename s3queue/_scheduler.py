@@ -109,6 +109,7 @@ class Scheduler:
         for group in await list_flags(self._store):
             self.plan.done(group)
         self.changed()
+        self._tell_depth()
         return len(self.plan.index) - self.plan.count(plans.DONE)
 
     async def acquire(self, *, wait: bool) -> Lease | None:
@@ -380,12 +381,25 @@ class Scheduler:
         seen = await list_stretch(self._store, step.after)
         self._foreign |= seen.is_foreign
         self.plan.saw_stretch(step, done=seen.done, locks=seen.locks, end=seen.end, date=seen.date, now=now)
+        self._tell_depth()
         await self._sweep(seen)
 
     async def _poll_locks(self) -> None:
         now = self._runtime.monotonic()
         seen = await list_locks(self._store)
         self.plan.saw_locks(seen.found, date=seen.date, now=now)
+        self._tell_depth()
+
+    def _tell_depth(self) -> None:
+        count = self.plan.count
+        self._events.emit(
+            "queue.depth",
+            open=count(plans.OPEN),
+            held=count(plans.HELD),
+            dead=count(plans.DEAD),
+            mine=count(plans.MINE),
+            done=count(plans.DONE),
+        )
 
     async def _sweep(self, seen: Stretch) -> None:
         """Delete the locks that are left over on finished groups, once nobody needs them any more."""

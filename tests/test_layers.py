@@ -14,7 +14,7 @@ import s3queue
 PACKAGE = Path(s3queue.__file__).parent
 
 LAYERS: dict[str, int] = {
-    **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_tasks", "_prices"], 0),
+    **dict.fromkeys(["_errors", "_model", "_options", "_runtime", "_events", "_hooks", "_tasks", "_prices"], 0),
     "stores": 1,
     **dict.fromkeys(["_keys", "_index", "_progress", "_records"], 2),
     **dict.fromkeys(
@@ -36,7 +36,7 @@ LAYERS: dict[str, int] = {
     ),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_limits", "_attempt", "_watchdog", "_pool", "_queue"], 5),
-    **dict.fromkeys(["cli", "testing", "guide", "__main__", "__init__"], 6),
+    **dict.fromkeys(["cli", "telemetry", "testing", "guide", "__main__", "__init__"], 6),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -108,7 +108,8 @@ def test_importing_the_package_is_light() -> None:
     """The SDK, which takes half a second to import, is loaded only by who uses S3; a test's tools by no one."""
     code = """if True:
         import sys, s3queue, s3queue.stores, s3queue.testing
-        heavy = {"aiobotocore", "botocore", "aiohttp", "typer", "rich", "pytest", "hypothesis", "trio"}
+        heavy = {"aiobotocore", "botocore", "aiohttp", "typer", "rich", "pytest", "hypothesis", "trio", "starlette",
+            "uvicorn", "opentelemetry"}
         sys.exit(", ".join(heavy & set(sys.modules)) or None)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -17,7 +17,7 @@ from s3queue import _errors
 NAMES = {
     s3queue: """
         AccessDenied ActiveOwner Backend ConfigurationError CredentialsExpired DamagedWorkspace Event
-        FailedAttempt FailedGroup FailedPath Finding HandlerError InvalidPath LeaseLost LocalBackend Look
+        FailedAttempt FailedGroup FailedPath Finding HandlerError Hooks InvalidPath LeaseLost LocalBackend Look
         NotFound Observer OutcomeUnknown PathResult PermanentError Pool PoolStats PreconditionFailed QueueOptions
         QueueStatus RetryLater RunSummary S3Backend S3QueueError StoreError StoreUnsuitable Throttled Unanswered
         Unsupported Watch WorkItem WorkQueue WriteConflict current_item open_client open_queue

@@ -160,7 +160,7 @@ class RetryingStore:
             era = await self.pace.enter(urgent=urgent)
             self.requests[verb] += requests
             try:
-                return await self._once(request, verb, key, requests, era)
+                return await self._try(request, verb, key, requests, era)
             except StoreError as error:
                 elapsed = self._runtime.monotonic() - began
                 wait = self._policy.decide(
@@ -172,6 +172,22 @@ class RetryingStore:
                     raise
                 self._events.emit("store.retry", logging.DEBUG, verb=verb, attempt=attempt, wait=wait, error=str(error))
             await self._runtime.sleep(wait)
+
+    async def _try(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int, era: int) -> T:
+        """One try, timed if anybody wants to know."""
+        if not self._events.wanted():
+            return await self._once(request, verb, key, requests, era)
+        began, outcome = self._runtime.monotonic(), "cancelled"
+        try:
+            answer = await self._once(request, verb, key, requests, era)
+            outcome = "ok"
+        except StoreError as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            seconds = self._runtime.monotonic() - began
+            self._events.emit("store.request", verb=verb, outcome=outcome, seconds=seconds, count=requests)
+        return answer
 
     async def _once(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int, era: int) -> T:
         seconds = self._timeout * max(1, requests)
