@@ -32,14 +32,14 @@ class Hooks:
     Raises `ConfigurationError` for what is not a plain function.
     """
 
-    #: A group is ours. It may still wait for a worker.
     on_claim: Callable[[WorkItem], object] | None = None
-    #: We completed a group.
+    """A group is ours. It may still wait for a worker."""
     on_done: Callable[[WorkItem], object] | None = None
-    #: Our attempt at a group failed, with this error (an exception, or a line); True if the group is dead now.
+    """We completed a group."""
     on_failed: Callable[[WorkItem, BaseException | str, bool], object] | None = None
-    #: The lease on a group is lost, for this reason; the work on it is stopped, and its result dropped.
+    """Our attempt at a group failed, with this error (an exception, or a line); True if the group is dead now."""
     on_lease_lost: Callable[[WorkItem, str], object] | None = None
+    """The lease on a group is lost, for this reason; the work on it is stopped, and its result dropped."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

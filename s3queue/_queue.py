@@ -55,8 +55,8 @@ class WorkQueue:
         observer: Observer | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        #: The workspace, as it was given: for another queue, or a dashboard, on the same client.
         self.backend = backend
+        """The workspace, as it was given: for another queue, or a dashboard, on the same client."""
         self._workspace = Workspace(backend.store, options=options, runtime=runtime, observer=observer)
         self._claims = Claims(self._workspace, hooks)
         self._pool: Pool | None = None

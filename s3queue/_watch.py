@@ -48,9 +48,11 @@ class ActiveOwner:
     owner: str
     """Its name, ``host:pid:random``; "olmOCR" for locks without one."""
     host: str
+    """The machine's name."""
     groups: int
-    """Leases known to be its own, and seconds since the one was renewed that was renewed the longest ago."""
+    """Leases known to be its own."""
     age: float
+    """Seconds since the one of them was renewed that was renewed the longest ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Look:
     """A workspace at one moment."""
 
     status: QueueStatus
+    """Its groups, counted."""
     rate: float | None
     """Groups completed a second, over the last minute at most; None at the first look."""
     eta: float | None

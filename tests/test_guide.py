@@ -79,7 +79,7 @@ def test_every_recipe_is_tried() -> None:
     """A block that is not in this table is one that no test of this module knows."""
     tried = {
         "fleets.md": ["sh", "ini", "yaml", "sh", "json"],
-        "buckets.md": ["json"] * 6 + ["python"],
+        "buckets.md": ["json"] * 6 + ["toml", "python"],
         "stores.md": [],
         "olmocr.md": ["sh"],
         "limits.md": [],
@@ -448,6 +448,19 @@ def test_writes_are_encrypted_as_told(moto: S3Server, tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert encryption_of(moto, bucket) == {"AES256"}
+
+
+def test_the_command_line_encrypts_as_told(moto: S3Server, prepared: Path) -> None:
+    """By the file of settings that the guide shows."""
+    on_bucket(moto, "encrypted-by-file")
+    (prepared / "s3queue.toml").write_text(block("buckets.md", "toml", "Encryption").text)
+
+    done = pasted(
+        "s3queue populate s3://encrypted-by-file/ws --from-file list", prepared, environment=moto.environment()
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert encryption_of(moto, "encrypted-by-file") == {"AES256"}
 
 
 def encryption_of(server: S3Server, bucket: str) -> set[str]:
