@@ -65,6 +65,12 @@ EVENTS: Mapping[str, EventKind] = {
         "groups by state, as far as this process has looked; those not looked at count as open",
         "open", "held", "dead", "mine", "done",
     ),
+    # a pool, and the processes of `--processes`
+    "pool.mode": _kind("a pool is paused, running again, or draining", "mode"),
+    "pool.resized": _kind("a pool has `workers` in place of `before`", "workers", "before"),
+    "pool.stopping": _kind("a pool claims nothing more; what runs has its grace", "running", "groups"),
+    "pool.winding_down": _kind("a pool starts nothing more, for want of time", "running", "groups"),
+    "process.died": _kind("a process of ours died, and is started again", "process", "how", "restart_in"),
     # the store, and the event loop
     "store.request": _kind(
         "one try of a request ended after `seconds`: ok, or the error's class", "verb", "outcome", "seconds", "count"

@@ -200,7 +200,7 @@ class Pool:
 
     def _turn_to(self, mode: Literal["running", "paused", "draining"]) -> None:
         if mode != self._mode and not self._over:
-            self._events.emit(f"pool.{mode}", logging.INFO)
+            self._events.emit("pool.mode", logging.INFO, mode=mode)
         self._mode = mode
 
     # Its life.

@@ -34,7 +34,7 @@ def test_where_each_value_comes_from(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The environment goes before the file of the nearest folder that has one; the rest are defaults."""
-    (folder / "pyproject.toml").write_text("[tool.s3queue]\nworkers = 4\nclaim_ahead = 3\nwait = false\n")
+    (folder / "pyproject.toml").write_text("[tool.s3queue]\nworkers = 4\nclaim_ahead = 3\nforever = true\n")
     (below := folder / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(below)
     monkeypatch.setenv("S3QUEUE_WORKERS", "5")
@@ -45,12 +45,12 @@ def test_where_each_value_comes_from(
     file = str(folder / "pyproject.toml")
     assert rows["workers"] == ("5", "S3QUEUE_WORKERS")
     assert rows["claim-ahead"] == ("3", file)
-    assert rows["wait"] == ("false", file)
+    assert rows["forever"] == ("true", file)
     assert rows["grace"] == ("30.0", "default")
     (folder / "a" / "s3queue.toml").write_text("workers = 6\n")
     monkeypatch.delenv("S3QUEUE_WORKERS")
     assert shown(capsys)["workers"] == ("6", str(folder / "a" / "s3queue.toml"))
-    assert shown(capsys)["wait"] == ("true", "default")
+    assert shown(capsys)["forever"] == ("false", "default")
 
 
 def test_a_file_without_a_table_of_ours_is_no_settings(folder: Path) -> None:
