@@ -6,31 +6,39 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import claims, client
+from benchmarks._common import Row
 
-BENCHMARKS = {"claims": claims.run, "client": client.run}
+BENCHMARKS = ("client", "claims", "paths", "start", "fleet", "cost", "bars", "report")
 
 
-def main() -> None:
-    """Run one benchmark; print its table, and write it as JSON if told to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=sorted(BENCHMARKS))
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
-    machine = {
+def machine() -> Row:
+    """Where this runs, and on what versions."""
+    return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         **{name: version(name) for name in ("s3queue", "aiobotocore", "anyio")},
     }
-    print(" ".join(f"{name}={value}" for name, value in machine.items()))
-    rows = BENCHMARKS[arguments.name]()
+
+
+def main() -> int:
+    """Run one benchmark; print its table, and write it as JSON if told to."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=BENCHMARKS)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    print(" ".join(f"{name}={value}" for name, value in machine().items()))
+    run: Callable[[], list[Row]] = import_module(f"benchmarks.{arguments.name}").run
+    rows = run()
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2))
+        arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))
+    return 1 if any(row.get("verdict") == "fails" for row in rows) else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

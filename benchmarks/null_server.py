@@ -3,7 +3,8 @@
 For benchmarks, so that the client is what is measured. Conditional PUTs are real (``If-None-Match: *``, ``If-Match``),
 listings are in order; there are no signatures, no buckets to create, and nothing is kept. Optional: a latency for every
 answer, and S3's limits (3,500 writes and 5,500 reads a second, then 503 SlowDown). ``GET /-/counts`` tells and resets
-the number of requests by verb.
+the number of requests by verb. ``PUT /-/fill/BUCKET`` makes many objects at once: the first line of the body is what
+each holds, the others are their keys.
 
 Run as ``python -m benchmarks.null_server PORT [latency seconds] [limited]``; bound to loopback.
 """
@@ -80,6 +81,13 @@ class Bucket:
         self.objects[key] = (data, etag, int(time.time()))
         return 200, etag
 
+    def fill(self, bucket: str, body: bytes) -> None:
+        """Make an object of each line but the first, holding that."""
+        data, *keys = body.split(b"\n")
+        etag, now = hashlib.md5(data, usedforsecurity=False).hexdigest(), int(time.time())
+        self.objects.update((f"/{bucket}/{key.decode()}", (data, etag, now)) for key in keys)
+        self.keys = sorted(self.objects)
+
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
         if self.objects.pop(key, None) is not None:
@@ -117,7 +125,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, bucket: Bucket, latency: float) -> None:
         self._bucket = bucket
         self._latency = latency
-        self._data = b""
+        self._data = bytearray()
         self._transport: asyncio.Transport | None = None
         self._expected = False
 
@@ -127,7 +135,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         while (end := self._data.find(b"\r\n\r\n")) >= 0:
-            head = self._data[:end].split(b"\r\n")
+            head = bytes(self._data[:end]).split(b"\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head[1:])}
             size = int(headers.get(b"content-length", b"0"))
             if len(self._data) < end + 4 + size:
@@ -135,7 +143,8 @@ class Connection(asyncio.Protocol):
                     self._expected = True
                     self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
                 return
-            body, self._data = self._data[end + 4 : end + 4 + size], self._data[end + 4 + size :]
+            body = bytes(self._data[end + 4 : end + 4 + size])
+            del self._data[: end + 4 + size]
             self._expected = False
             method, target, _ = head[0].decode().split(" ")
             answer = self._answer(method, target, headers, body)
@@ -154,6 +163,9 @@ class Connection(asyncio.Protocol):
         if key == "/-/counts":
             counts, self._bucket.counts = self._bucket.counts, Counter()
             return _reply(200, json.dumps(counts).encode())
+        if key.startswith("/-/fill/"):
+            self._bucket.fill(key.removeprefix("/-/fill/"), body)
+            return _reply(200)
         query = dict(parse_qsl(asked, keep_blank_values=True))
         verb = "LIST" if "list-type" in query else "DELETE MANY" if "delete" in query else method
         self._bucket.counts[verb] += 1
