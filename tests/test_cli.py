@@ -413,6 +413,19 @@ def test_globs_on_s3(
     assert counts(capsys, workspace)["complete"] is True
 
 
+def test_a_wrong_key(
+    folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused signature is a matter of configuration: a supervisor need not start the command again."""
+    for name, value in seaweed.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+
+    assert run(["status", f"s3://{seaweed.bucket}/{prefix}"]) == 2
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_a_missing_bucket(
     folder: Path, moto: S3Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,7 +277,7 @@ async def test_requests_are_counted_by_verb() -> None:
 
 @virtual
 async def test_another_deadline_for_the_same_store() -> None:
-    """Requests are counted together; a deadline beyond `retry_for` widens that."""
+    """Requests are counted together."""
     store = ScriptedStore(forever=100.0)
     retry = retrying(store)
     patient = retry.with_timeout(120.0)
@@ -286,6 +286,17 @@ async def test_another_deadline_for_the_same_store() -> None:
     with pytest.raises(Unanswered):
         await retry.put("k", b"", CREATE)
     assert (patient.requests, patient.name, patient.lists_in_order) == (Counter(get=1, put=1), "scripted", True)
+
+
+@virtual
+async def test_a_longer_deadline_tries_no_longer() -> None:
+    """A store that cannot be reached is given up as early as ever."""
+    began = trio.current_time()
+
+    with pytest.raises(Unanswered):
+        await retrying(ScriptedStore(*[Unanswered("refused")] * 1000)).with_timeout(300.0).get("k")
+
+    assert trio.current_time() - began <= 30
 
 
 @virtual

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from s3queue._errors import ConfigurationError, DamagedWorkspace, InvalidPath, S3QueueError
+from s3queue._errors import AccessDenied, ConfigurationError, DamagedWorkspace, InvalidPath, S3QueueError
 from s3queue._handlers import Handler
 from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
@@ -420,7 +420,7 @@ def run(arguments: Sequence[str]) -> int:
         return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except (ConfigurationError, InvalidPath, DamagedWorkspace) as error:
+    except (ConfigurationError, InvalidPath, DamagedWorkspace, AccessDenied) as error:
         return _complain(str(error), USAGE)
     except S3QueueError as error:
         return _complain(str(error), UNFINISHED)

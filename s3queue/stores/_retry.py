@@ -97,7 +97,7 @@ class RetryingStore:
             self._store,
             self._runtime,
             timeout=timeout,
-            retry_for=max(timeout, self._policy.retry_for),
+            retry_for=self._policy.retry_for,
             events=self._events,
             requests=self.requests,
             pace=self.pace,
