@@ -297,12 +297,16 @@ async def test_thousands_of_deletions_have_more_time() -> None:
 
 @virtual
 async def test_a_retry_is_told() -> None:
-    """With what, how often, why, and how long it waits; an answer is not worth an event."""
+    """With what, how often, why, and how long it waits; and each try, with how it ended."""
     told: list[Event] = []
     store = ScriptedStore(Throttled("slow down"), WriteConflict("in the way"))
 
     await retrying(store, told.append).get("k")
 
+    tries = [event.fields for event in told if event.name == "store.request"]
+    assert [fields["outcome"] for fields in tries] == ["Throttled", "WriteConflict", "ok"]
+    assert {(fields["verb"], fields["count"]) for fields in tries} == {("get", 1)}
+    told = [event for event in told if event.name != "store.request"]
     assert [event.name for event in told] == ["store.throttled", "store.retry", "store.retry"]
     del told[0]
     assert [(event.fields["verb"], event.fields["attempt"], event.fields["error"]) for event in told] == [
