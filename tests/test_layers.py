@@ -23,7 +23,7 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(["_operator", "_survey", "_results", "_inspection", "_catalogue", "_store_check", "_workspace"], 3),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_attempt", "_watchdog", "_pool", "_queue"], 5),
-    **dict.fromkeys(["cli", "telemetry", "testing", "__main__", "__init__"], 6),
+    **dict.fromkeys(["cli", "web", "telemetry", "testing", "__main__", "__init__"], 6),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

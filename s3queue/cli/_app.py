@@ -21,7 +21,7 @@ from s3queue._options import QueueOptions
 from s3queue._pool import Per
 from s3queue._queue import WorkQueue, open_queue
 from s3queue._tasks import task_group
-from s3queue.cli import _operate  # noqa: F401 - its commands are part of the application
+from s3queue.cli import _dashboard, _operate  # noqa: F401 - their commands are part of the application
 from s3queue.cli._base import COMPLETE, LOOK, SOME_DEAD, UNFINISHED, USAGE, Workspace, app, run_async
 from s3queue.cli._commands import command_handler, import_handler
 from s3queue.cli._demo import count_words, sources, write_table
