@@ -19,7 +19,7 @@ from s3queue._pieces import read_journal
 from s3queue._records import Failure, LockRecord, LockState, looks_released
 from s3queue._tasks import compute, task_group
 from s3queue.stores._listing import list_pages
-from s3queue.stores._port import Body, Listed, Page, Store
+from s3queue.stores._port import Body, Head, Listed, Page, Store
 
 __all__ = [
     "ListedLocks",
@@ -27,6 +27,7 @@ __all__ = [
     "all_of",
     "batches",
     "count",
+    "describe_failed",
     "each_flag",
     "last_attempt",
     "list_epochs",
@@ -36,6 +37,7 @@ __all__ = [
     "list_locks",
     "list_old_flags",
     "list_stretch",
+    "read_locks",
 ]
 
 T = TypeVar("T")
@@ -179,31 +181,35 @@ async def list_failed(store: Store, index: Index, events: Events) -> list[Failed
     small = [
         group for group, lock in locks.found.items() if looks_released(lock.size) and index.find(group) is not None
     ]
-    dead_or_failed = [
-        (group, lock, body)
-        async for group, lock, body in _read_locks(store, small)
-        if lock.failures or lock.state is LockState.DEAD
+    failed = [
+        found async for found in read_locks(store, small) if found[1].failures or found[1].state is LockState.DEAD
     ]
 
-    async def failed(found: tuple[str, LockRecord, Body]) -> FailedGroup:
-        group, lock, body = found
-        position = index.find(group)
-        assert position is not None, group
-        paths = index.paths(position)
-        journal = await read_journal(store, group, lock, events)
-        is_known = journal.size == len(paths)
-        return FailedGroup(
-            hash=group,
-            work_paths=paths,
-            dead=lock.state is LockState.DEAD,
-            failures=lock.failures,
-            last=await last_attempt(store, group, lock.epoch),
-            done=journal.count_done() if is_known else 0,
-            paths=tuple(_failed_paths(journal, paths)) if is_known else (),
-            age=body.date - body.modified,
-        )
+    async def described(found: tuple[str, LockRecord, Body]) -> FailedGroup:
+        return await describe_failed(store, index, *found, events)
 
-    return [group for batch in batches(dead_or_failed) for group in await all_of(batch, failed)]
+    return [group for batch in batches(failed) for group in await all_of(batch, described)]
+
+
+async def describe_failed(
+    store: Store, index: Index, group: str, lock: LockRecord, body: Head, events: Events
+) -> FailedGroup:
+    """What there is to say about a dead or waiting group of this lock, with the record of its last failure."""
+    position = index.find(group)
+    assert position is not None, group
+    paths = index.paths(position)
+    journal = await read_journal(store, group, lock, events)
+    is_known = journal.size == len(paths)
+    return FailedGroup(
+        hash=group,
+        work_paths=paths,
+        dead=lock.state is LockState.DEAD,
+        failures=lock.failures,
+        last=await last_attempt(store, group, lock.epoch),
+        done=journal.count_done() if is_known else 0,
+        paths=tuple(_failed_paths(journal, paths)) if is_known else (),
+        age=body.date - body.modified,
+    )
 
 
 def _failed_paths(journal: Journal, paths: Sequence[str]) -> Iterator[FailedPath]:
@@ -262,10 +268,10 @@ async def _attempt(store: Store, group: str, epoch: int) -> FailedAttempt | None
 
 
 async def _dead(store: Store, groups: list[str]) -> int:
-    return sum([lock.state is LockState.DEAD async for _, lock, _ in _read_locks(store, groups)])
+    return sum([lock.state is LockState.DEAD async for _, lock, _ in read_locks(store, groups)])
 
 
-async def _read_locks(store: Store, groups: Sequence[str]) -> AsyncIterator[tuple[str, LockRecord, Body]]:
+async def read_locks(store: Store, groups: Sequence[str]) -> AsyncIterator[tuple[str, LockRecord, Body]]:
     """These groups' locks, several read at a time; those that are gone or unreadable are left out."""
 
     async def read(group: str) -> tuple[str, LockRecord, Body] | None:

@@ -36,7 +36,7 @@ LAYERS: dict[str, int] = {
     ),
     **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_limits", "_attempt", "_watchdog", "_pool", "_queue"], 5),
-    **dict.fromkeys(["cli", "telemetry", "testing", "guide", "__main__", "__init__"], 6),
+    **dict.fromkeys(["cli", "web", "telemetry", "testing", "guide", "__main__", "__init__"], 6),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -29,4 +29,4 @@ def test_the_environment_fits_together() -> None:
 def test_types_are_shipped() -> None:
     """Type checkers find the hints, and the extras are the documented ones."""
     assert (files("s3queue") / "py.typed").is_file()
-    assert metadata("s3queue").get_all("Provides-Extra") == ["bench", "cli", "fast", "otel", "test"]
+    assert metadata("s3queue").get_all("Provides-Extra") == ["bench", "cli", "fast", "otel", "test", "web"]

@@ -11,7 +11,9 @@ import pytest
 
 import s3queue
 import s3queue.stores
+import s3queue.telemetry
 import s3queue.testing
+import s3queue.web
 from s3queue import _errors
 
 NAMES = {
@@ -25,6 +27,12 @@ NAMES = {
     s3queue.stores: """
         Body CREATE Create Deleted Head Listed LocalStore MemoryBucket MemoryStore OVERWRITE Overwrite Page PutMode
         Replace Store Version Written
+    """,
+    s3queue.telemetry: """
+        Telemetry
+    """,
+    s3queue.web: """
+        dashboard
     """,
     s3queue.testing: """
         Fault FaultyStore MemoryBucket MemoryStore Runtime STORE_CHECKS SeededRuntime StoreCheck

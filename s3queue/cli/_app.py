@@ -25,7 +25,7 @@ from s3queue._pool import Per
 from s3queue._queue import WorkQueue
 from s3queue._runtime import Runtime
 from s3queue._tasks import task_group
-from s3queue.cli import _doctor, _operate  # noqa: F401 - their commands are part of the application
+from s3queue.cli import _dashboard, _doctor, _operate  # noqa: F401 - their commands are part of the application
 from s3queue.cli._about import show_completion, show_version
 from s3queue.cli._base import (
     COMPLETE,
