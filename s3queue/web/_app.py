@@ -100,8 +100,8 @@ class _Dashboard:
         name = request.path_params["name"]
         return self._file(name) if name in self._files else Response(status_code=404)
 
-    def _file(self, name: str, status: int = 200) -> Response:
-        return Response(self._files[name], status, media_type=_TYPES[name.rpartition(".")[2]])
+    def _file(self, name: str) -> Response:
+        return Response(self._files[name], media_type=_TYPES[name.rpartition(".")[2]])
 
     async def login(self, request: Request) -> Response:
         """Trade the token for a cookie that only this site's own pages send."""
@@ -114,7 +114,8 @@ class _Dashboard:
                 return Response(status_code=413)
         form = parse_qs(body.decode("utf-8", "replace"))
         if not self.guard.accepts(form.get("token", [""])[0]):
-            return self._file("login.html", 403)
+            page = self._files["login.html"].replace(b"<!-- said -->", b'<p role="alert">That is not the token.</p>')
+            return Response(page, 403, media_type="text/html")
         answer = RedirectResponse("./", 303)
         secure = request.url.scheme == "https"
         path = request.scope.get("root_path") or "/"

@@ -206,10 +206,10 @@ class Picture:
         }
 
     def rate(self) -> float:
-        """Groups a second, over the last two minutes."""
-        now = int(self.date) // BUCKET
-        span = _RATE_OVER // BUCKET
-        return sum(self.finished[bucket] for bucket in range(now - span, now)) / _RATE_OVER
+        """Groups a second, over the last two minutes, or since the first one."""
+        since = max(self.date - _RATE_OVER, min(self.finished, default=0) * BUCKET)
+        recent = sum(self.finished[bucket] for bucket in range(int(since) // BUCKET, int(self.date) // BUCKET + 1))
+        return recent / max(BUCKET, self.date - int(since) // BUCKET * BUCKET)
 
     def series(self, window: int) -> dict[str, Any]:
         """Completions over the last `window` seconds (0: since the first one), in at most 120 steps, as JSON."""
