@@ -205,6 +205,18 @@ def test_the_second_example_runs(tmp_path: Path, seaweed: S3Server) -> None:
     assert status.returncode == 0
 
 
+def test_the_watched_example_runs(tmp_path: Path, place: tuple[Callable[[str], str], dict[str, str]]) -> None:
+    """A hook is told of the failure; telemetry is taken, whether or not an SDK is set up."""
+    spelled, environment = place
+    (block,) = [block for block in PYTHON if block.heading == "Watching"]
+
+    code = spelled(block.text).replace("s3://bucket/watched", "ws")
+    done = pasted(code, tmp_path, python=True, environment=environment)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "failed: b.txt for good\n"
+
+
 # The rest.
 
 
