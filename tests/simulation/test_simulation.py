@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,8 @@ def test_fleets_that_broke_a_promise_once(seed: int) -> None:
 @pytest.mark.timeout(0)  # it may be given thousands of seeds
 def test_fleets_keep_the_promises(seeds: int, proof: Callable[[str], None]) -> None:
     """Whatever happens to them, whatever their settings."""
-    reports = [simulate(seed) for seed in range(seeds)]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
+        reports = list(processes.map(simulate, range(seeds)))
 
     proof(
         f"simulation: {seeds} fleets, {sum(report.groups for report in reports)} groups, "
