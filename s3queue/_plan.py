@@ -291,15 +291,16 @@ class Plan:
 
     def _saw_lock(self, group: str, listed: Listed, date: float, now: float) -> bool:
         """Whether this says something new."""
-        if self._get(group) in (None, MINE, DONE):
+        i = self.index.find(group)
+        if i is None or self._state[i] in (MINE, DONE):
             return False
         seen = self._locks.get(group)
         new = seen is None or seen.version != listed.version
         if seen is None or new:
             seen = Seen(listed.version, now + rules.listed_wait(listed.size, date - listed.modified, self.options))
             self._locks[group] = seen
-            self._set(group, HELD)
-        if self._get(group) == HELD and seen.ready <= now:
+            self._put(i, HELD)
+        if self._state[i] == HELD and seen.ready <= now:
             self._takeable.append(group)
         return new
 
@@ -371,8 +372,10 @@ class Plan:
 
     def _set(self, group: str, state: int) -> None:
         i = self.index.find(group)
-        if i is None:
-            return
+        if i is not None:
+            self._put(i, state)
+
+    def _put(self, i: int, state: int) -> None:
         self._counts[self._state[i]] -= 1
         self._counts[state] += 1
         self._state[i] = state
