@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks._common import Row
 
-BENCHMARKS = ("client", "claims", "paths", "start")
+BENCHMARKS = ("client", "claims", "paths", "start", "fleet")
 
 
 def machine() -> Row:
