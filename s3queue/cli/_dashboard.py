@@ -33,7 +33,18 @@ def dashboard(
     ] = None,
     allow_actions: Annotated[bool, typer.Option("--allow-actions", help="Let viewers retry failed groups.")] = False,
 ) -> int:  # fmt: skip
-    """Show the workspace in a browser: progress, owners, failures; and to Prometheus, at /metrics."""
+    """Show the workspace in a browser: progress, throughput, owners, failures; and to Prometheus, at /metrics.
+
+    It looks at the store only while somebody looks at it. With a token, programs send it as `Authorization: Bearer`.
+
+    Exit codes: 0 ended by Ctrl-C, 2 usage or configuration.
+
+    Examples:
+
+      s3queue dashboard s3://bucket/ws
+
+      S3QUEUE_DASHBOARD_TOKEN=$(openssl rand -hex 16) s3queue dashboard s3://bucket/ws --host 0.0.0.0
+    """
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
         raise ConfigurationError("the dashboard needs an extra: pip install 's3queue[web]'")
     if not _is_loopback(host) and token is None:

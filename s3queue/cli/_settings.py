@@ -26,7 +26,7 @@ _FILES = ("s3queue.toml", "pyproject.toml")
 #: The one setting that is a table: extra arguments of every PUT, by their names in the SDK. Only a file has it.
 _PUT_ARGS = "put-args"
 #: Set for commands that we run, by ourselves.
-_OURS = {"S3QUEUE_HASH", "S3QUEUE_EPOCH", "S3QUEUE_PATH"}
+_OURS = {"S3QUEUE_HASH", "S3QUEUE_EPOCH", "S3QUEUE_PATH", "S3QUEUE_DASHBOARD_TOKEN"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class Picture:
     owners: dict[str, Owner] = field(default_factory=dict)
     #: Dead and waiting groups, the last to fail first.
     failed: list[str] = field(default_factory=list)
+    #: Whether everything was seen once.
+    digested: bool = False
 
     def __post_init__(self) -> None:
         self.done = bytearray(len(self.index))
@@ -146,7 +148,7 @@ class Picture:
                 continue
             self._digest_held(lock, record, counts, owners)
         counts.done = self.done_count
-        self.counts, self.owners = counts, owners
+        self.counts, self.owners, self.digested = counts, owners, True
         self.failed = sorted(failed, key=lambda group: (-self.locks[group].modified, group))
 
     def _digest_held(self, lock: Listed, record: LockRecord | None, counts: Counts, owners: dict[str, Owner]) -> None:

@@ -9,6 +9,7 @@ minutes in case something was missed, it lists everything anew.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -16,7 +17,7 @@ import anyio
 from s3queue import _keys as keys
 from s3queue._errors import NotFound, S3QueueError
 from s3queue._model import FailedAttempt, FailedGroup
-from s3queue._survey import describe_failed, each_flag, list_history, list_locks, read_locks
+from s3queue._survey import describe_failed, list_history, list_locks, read_locks
 from s3queue._tasks import compute, task_group
 from s3queue._workspace import Workspace
 from s3queue.stores._listing import list_pages
@@ -25,8 +26,9 @@ from s3queue.web._picture import Picture, ReadLock, slices
 
 __all__ = ["Watch"]
 
+_HEX = "0123456789abcdef"
 #: Listings at the same time.
-_LISTINGS = 16
+_LISTINGS = 8
 #: Locks that one look reads, at most: the rest waits for the next one.
 _READS = 512
 #: How often everything is listed, where locks prove nothing and where they do.
@@ -112,21 +114,25 @@ class Watch:
         patience = _FOREIGN_EVERY if picture.foreign or not self._in_order else _ANEW_EVERY
         missed = now - self._looked_at > self.workspace.options.completion_grace * _GRACE_PART
         if missed or now - self._listed_at > patience:
-            await each_flag(self.workspace.store, picture.saw_flags)
+            everything = [keys.flag_prefix(digit) for digit in _HEX] if self._in_order else [keys.FLAGS]
+            await self._list_each(picture, everything)
             self._listed_at = now
-            return
-        if not self._in_order:
-            return
-        limit = anyio.CapacityLimiter(_LISTINGS)
+        elif self._in_order:
+            near = slices(picture.near, len(picture.index))
+            await self._list_each(picture, [keys.flag_prefix(digits) for digits in near])
 
-        async def listed(digits: str) -> None:
+    async def _list_each(self, picture: Picture, prefixes: Sequence[str]) -> None:
+        limit, turn = anyio.CapacityLimiter(_LISTINGS), anyio.Lock()
+
+        async def listed(prefix: str) -> None:
             async with limit:
-                async for page in list_pages(self.workspace.store, keys.flag_prefix(digits)):
-                    picture.saw_flags(page)
+                async for page in list_pages(self.workspace.store, prefix):
+                    async with turn:  # a page in a turn of the loop: whoever wants to see something comes in between
+                        picture.saw_flags(page)
 
         async with task_group() as tasks:
-            for digits in slices(picture.near, len(picture.index)):
-                tasks.start_soon(listed, digits)
+            for prefix in prefixes:
+                tasks.start_soon(listed, prefix)
 
     @property
     def _in_order(self) -> bool:
@@ -144,7 +150,7 @@ class Watch:
         if picture is None:
             return {**told, "phase": "loading"}
         counts = picture.told_counts()
-        if not self.looks or self._listed_at == float("-inf"):
+        if not self.looks or not picture.digested:
             return {**told, "phase": "counting", "counts": counts}
         rate, left = picture.rate(), counts["groups"] - counts["done"] - counts["dead"]
         return {

@@ -257,16 +257,17 @@ async function look() {
   if (!windowChosen) {
     // A run that has just begun would be a line at the right edge of an hour.
     windowChosen = true;
-    const late = told.series.counts.findIndex((count) => count > 0) > 0.75 * told.series.counts.length;
-    if (late && !told.series.before) {
-      choose(900);
+    if (!told.series.before) {
+      choose(0);
       return 0;
     }
   }
   showCharts(told);
   showOwners(told);
   await showFailures(told);
-  return told.every * 1000;
+  // An answer tells what is known, and has it looked up if that is old: what was found is there a little later.
+  const due = told.every - told.age;
+  return 1000 * (told.error ? told.every : Math.max(1, due + 0.1));
 }
 
 async function turn() {
