@@ -46,6 +46,9 @@ class Peer:
 PEERS = {
     peer.name: peer
     for peer in (
+        Peer("buquet", ("buquet==0.1.0",), "run_buquet.py"),
+        Peer("pawn-queue", ("pawn-queue==0.1.3",), "run_pawn.py"),
+        Peer("pailq", ("pailq==0.1.1",), "run_pail.py", python=(3, 12)),
         Peer("SAQ", ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop"), "run_saq.py"),
         Peer("arq", ("arq==0.28.0", "hiredis", "uvloop"), "run_arq.py"),
     )
