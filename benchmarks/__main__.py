@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks._common import Row
 
-BENCHMARKS = ("client", "claims", "paths", "start", "fleet")
+BENCHMARKS = ("client", "claims", "paths", "start", "fleet", "cost", "bars", "report")
 
 
 def machine() -> Row:

@@ -7,29 +7,26 @@ random order, by as many coroutines as there are workers. Both sides run alterna
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from importlib.util import find_spec
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 from botocore.exceptions import ClientError
 
-from benchmarks.null_server import null_server
+from benchmarks import versus
+from benchmarks._common import Numbers, Row, alternately, pinned, run_async, server_of, table
+from benchmarks.null_server import counts
+from benchmarks.peers._ledger import Ledger
 from s3queue import Backend, QueueOptions, WorkItem, WorkQueue
 from s3queue.stores._s3 import S3Store
 from tests.conftest import client_of
 from tests.servers._process import S3Server
-from tests.servers.seaweed import seaweedfs
 
 GROUPS = {"null": 2000, "seaweedfs": 1000}
 ROUNDS = 3
@@ -37,7 +34,9 @@ WORKERS = (1, 16, 64, 256)
 #: (processes, groups) of the runs with several processes.
 FLEETS = ((4, 500), (4, 5000))
 
-Numbers = dict[str, float]
+COLUMNS = ("workers", "side", "groups/s", "cpu s/1000", "requests/group", "lag p99 ms", "ours/theirs")
+
+Side = Callable[[S3Server, str, int, int], Awaitable[Numbers]]
 
 
 async def ours(server: S3Server, prefix: str, workers: int, groups: int) -> Numbers:
@@ -117,47 +116,44 @@ def _measured(groups: int, began: float, cpu: float, requests: int) -> Numbers:
     }
 
 
-SIDES: dict[str, Callable[[S3Server, str, int, int], Awaitable[Numbers]]] = {
+SIDES: dict[str, Side] = {
     "s3queue": ours,
     "five requests": five_requests,
 }
 
 
-def alone(where: str, workers: int, rounds: int = ROUNDS) -> dict[str, Numbers]:
+def alone(where: str, workers: int, rounds: int = ROUNDS, groups: int | None = None) -> dict[str, Numbers]:
     """Medians of each side's numbers, in one process on a server of its own."""
-    found: dict[str, list[Numbers]] = {side: [] for side in SIDES}
-    with server_of(where) as server, _pinned():
-        for round_ in range(rounds):
-            for side, run_side in SIDES.items():
+    with server_of(where) as server:
+
+        def side_of(side: str, run_side: Side) -> Callable[[int], Numbers]:
+            def one(round_: int) -> Numbers:
                 prefix = f"{side.replace(' ', '-')}-{workers}-{round_}"
-                backend = {"use_uvloop": find_spec("uvloop") is not None}
-                found[side].append(anyio.run(run_side, server, prefix, workers, GROUPS[where], backend_options=backend))
-    return {side: _medians(numbers) for side, numbers in found.items()}
+                with pinned():
+                    return run_async(run_side, server, prefix, workers, groups or GROUPS[where])
+
+            return one
+
+        return alternately({side: side_of(side, run_side) for side, run_side in SIDES.items()}, rounds)
 
 
-def _medians(rounds: list[Numbers]) -> Numbers:
-    return {name: statistics.median(numbers[name] for numbers in rounds) for name in rounds[0]}
-
-
-def fleet(where: str, processes: int, groups: int, workers: int = 16) -> Numbers:
-    """Several processes of ours on one workspace: requests a group, and groups that ran twice."""
-    with server_of(where) as server, tempfile.TemporaryDirectory() as folder:
-        prefix = f"fleet-{processes}-{groups}"
+def fleet(processes: int, groups: int, workers: int = 16) -> Numbers:
+    """Several processes of ours on one workspace: requests a group, as the server counts them, and groups run twice."""
+    with server_of("null") as server, tempfile.TemporaryDirectory() as folder:
+        prefix, ledger = f"fleet-{processes}-{groups}", Path(folder) / "ledger"
         anyio.run(_populate, server, prefix, groups)
+        counts(server)  # what populating took
         began = time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.claims", server.endpoint, prefix, str(workers)]
-        running = [
-            subprocess.Popen([*command, str(Path(folder) / str(i))], env={**os.environ, **server.environment()})
-            for i in range(processes)
-        ]
+        command = [sys.executable, "-m", "benchmarks.claims", server.endpoint, prefix, str(workers), str(ledger)]
+        with pinned():
+            running = [subprocess.Popen([*command, str(groups)]) for _ in range(processes)]
         assert [process.wait(600) for process in running] == [0] * processes
-        seconds = time.perf_counter() - began
-        told = [(Path(folder) / str(i)).read_text().split("\n") for i in range(processes)]
-    ran = Counter(group for lines in told for group in lines[1:] if group)
+        seconds, spent = time.perf_counter() - began, counts(server)
+        ran = Counter(ledger.read_text().split())
     assert len(ran) == groups
     return {
-        "requests/group": sum(int(lines[0]) for lines in told) / groups,
-        "run twice": sum(count - 1 for count in ran.values()),
+        "requests/group": sum(spent.values()) / groups,
+        "run twice": ran.total() - groups,
         "groups/s": groups / seconds,
     }
 
@@ -168,70 +164,45 @@ async def _populate(server: S3Server, prefix: str, groups: int) -> None:
         await queue.populate_queue([f"path-{i}" for i in range(groups)])
 
 
-async def _member(server: S3Server, prefix: str, workers: int, ledger: Path) -> None:
-    """One process of a fleet; writes its requests and the groups that it ran."""
-    ran: list[str] = []
+async def _member(server: S3Server, prefix: str, workers: int, ledger: Ledger) -> None:
+    """One process of a fleet; notes what it ran."""
 
     async def note(item: WorkItem) -> None:
-        ran.append(item.hash)
+        ledger.note(int(item.work_paths[0].removeprefix("path-")))
 
     async with client_of(server) as client:
         queue = WorkQueue(Backend(S3Store(client, server.bucket, prefix)), options=QueueOptions(check_store=False))
         await queue.run(note, workers=workers)
-        requests = sum(queue._workspace.store.requests.values())  # noqa: SLF001 - its counter
-    await anyio.Path(ledger).write_text("\n".join([str(requests), *ran]))
 
 
-@contextmanager
-def server_of(where: str) -> Iterator[S3Server]:
-    """The null server or SeaweedFS, on the first CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        opened: AbstractContextManager[S3Server] = null_server(cpu=0) if where == "null" else seaweedfs(Path(folder))
-        with opened as server:
-            yield server
-
-
-@contextmanager
-def _pinned() -> Iterator[None]:
-    """This process on the last CPU, where there are two and the system lets us."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def run() -> list[dict[str, Any]]:
-    """Print and return one row a server, side and number of workers; then the fleets."""
-    rows: list[dict[str, Any]] = []
-    for where in GROUPS:
-        print(f"\n{where}: {GROUPS[where]} groups, one process, medians of {ROUNDS} rounds")
-        print(f"{'workers':>7}  {'side':<14}{'groups/s':>9}{'cpu s/1000':>12}{'requests/group':>16}{'lag p99 ms':>12}")
-        for workers in WORKERS:
-            sides = alone(where, workers)
-            for side, numbers in sides.items():
-                rows.append({"server": where, "workers": workers, "side": side, **numbers})
-                print(
-                    f"{workers:>7}  {side:<14}{numbers['groups/s']:>9.0f}{numbers['cpu s/1000']:>12.2f}"
-                    f"{numbers['requests/group']:>16.3f}{numbers.get('lag p99 ms', float('nan')):>12.1f}"
-                )
-            ratio = sides["s3queue"]["groups/s"] / sides["five requests"]["groups/s"]
-            print(f"{'':>7}  ours / five requests: {ratio:.1f}")
-    for processes, groups in FLEETS:
-        numbers = fleet("null", processes, groups)
-        rows.append({"server": "null", "processes": processes, "groups": groups, "side": "s3queue", **numbers})
-        print(
-            f"\n{processes} processes on {groups} groups (null): {numbers['requests/group']:.3f} requests a group, "
-            f"{numbers['run twice']:.0f} run twice, {numbers['groups/s']:.0f} groups/s with the processes' start"
-        )
-    return rows
+def run(
+    *,
+    groups: dict[str, int] = GROUPS,
+    workers: tuple[int, ...] = WORKERS,
+    fleets: tuple[tuple[int, int], ...] = FLEETS,
+    rounds: int = ROUNDS,
+    with_peers: bool = True,
+) -> list[Row]:
+    """Print and return one row a server, side and number of workers; then the fleets, and the peers."""
+    rows: list[Row] = []
+    for where, count in groups.items():
+        found: list[Row] = []
+        for number in workers:
+            for side, numbers in alone(where, number, rounds, count).items():
+                found.append({"server": where, "workers": number, "side": side, **numbers})
+            found[-2]["ours/theirs"] = found[-2]["groups/s"] / found[-1]["groups/s"]
+        print(f"\n{where}: {count} groups, one process, medians of {rounds} rounds")
+        print(table(found, COLUMNS))
+        rows += found
+    for processes, count in fleets:
+        row = {"server": "null", "processes": processes, "groups": count, "side": "s3queue"}
+        rows.append(row | fleet(processes, count))
+    print("\nseveral processes; groups/s with the processes' start")
+    print(table(rows[-len(fleets) :], ("processes", "groups", "requests/group", "run twice", "groups/s")))
+    return rows + (versus.run() if with_peers else [])
 
 
 if __name__ == "__main__":
-    _endpoint, _prefix, _workers, _ledger = sys.argv[1:]
-    _server = S3Server("", _endpoint, os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], "bucket")
-    anyio.run(_member, _server, _prefix, int(_workers), Path(_ledger))
+    _endpoint, _prefix, _workers, _ledger, _groups = sys.argv[1:]
+    _server = S3Server("null", _endpoint, "key", "secret", "bucket")
+    anyio.run(_member, _server, _prefix, int(_workers), Ledger(_ledger, int(_groups)))

@@ -28,6 +28,7 @@ from s3queue._runtime import SeededRuntime
 from s3queue.stores import CREATE, OVERWRITE
 from s3queue.stores._memory import MemoryBucket, MemoryStore
 from s3queue.stores._port import Body, Deleted, Head, Listed, Page, PutMode, Version, Written
+from tests import deterministic
 
 WORKERS = 20
 #: (processes, groups) of our fleets, and of the other protocol's, whose requests grow with the processes.
@@ -194,7 +195,7 @@ def simulate(side: str, processes: int, groups: int, seed: int = 1) -> Row:
         else:
             await _five_requests(stores, work, [index.name(i) for i in range(groups)])
 
-    trio.run(main, clock=clock)
+    deterministic.run(main, clock=clock, seed=seed)
     assert len(work.runs) == groups, f"{groups - len(work.runs)} groups never ran"
     requests = sum((store.requests for store in stores), Counter())
     claims = sum(store.claims for store in stores)
