@@ -115,6 +115,8 @@ class Index:
         except ValueError:
             return bisect_left(range(len(self)), group, key=self.name)
         first = bisect_left(self._heads, head)
+        if first == len(self) or self.name(first) >= group:
+            return first
         last = bisect_right(self._heads, head, first)
         return bisect_left(range(last), group, first, key=self.name)
 
