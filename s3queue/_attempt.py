@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import anyio.lowlevel
 
 from s3queue._claims import Claims
 from s3queue._errors import (
@@ -38,6 +41,8 @@ Call = Callable[[WorkItem, Any], Awaitable[Any]]
 #: How often, and how far apart, a completion is tried that the store does not accept or does not acknowledge.
 _COMPLETE_TRIES = 3
 _COMPLETE_PAUSE = 1.0
+#: A lane whose handlers never wait lets others run this often, in seconds.
+_LANE_SPELL = 0.005
 
 
 @dataclass(slots=True)
@@ -120,7 +125,7 @@ class Attempts:
                 if not attempt.cut:
                     await self._run_named(attempt, unit)
             return
-        units = iter(attempt.units)
+        units = deque(attempt.units)
         if len(attempt.units) == 1:
             await self._lane(attempt, units, on_unit)
             return
@@ -132,21 +137,29 @@ class Attempts:
             del self._wide[attempt]
 
     def _widen(self, attempt: Attempt) -> None:
-        for _ in range(min(self._workers, attempt.load) - attempt.lanes):
+        """One more lane, if there is work for it. It begins by doing the same: so there are as many as wait, or may."""
+        if attempt.lanes < min(self._workers, attempt.load):
             attempt.lanes += 1
             self._wide[attempt]()
 
-    async def _lane(self, attempt: Attempt, units: Iterator[int], on_unit: Callable[[Attempt], None]) -> None:
+    async def _lane(self, attempt: Attempt, units: deque[int], on_unit: Callable[[Attempt], None]) -> None:
+        until = self._runtime.monotonic() + _LANE_SPELL
         try:
-            for unit in units:
+            if attempt in self._wide:
+                self._widen(attempt)
+            while units:
+                unit = units.popleft()
                 if not await self.turns.take():
                     attempt.cut = True
                     return
                 try:
-                    await self._run_unit(attempt, unit)
+                    now = await self._run_unit(attempt, unit)
                 finally:
                     self.turns.give()
                     on_unit(attempt)
+                if units and now > until:
+                    await anyio.lowlevel.checkpoint()  # the handler may never wait
+                    until = now + _LANE_SPELL
         finally:
             attempt.lanes -= 1
 
@@ -160,25 +173,30 @@ class Attempts:
             await self._run_unit(attempt, unit)
             attempt.journal.running = None
 
-    async def _run_unit(self, attempt: Attempt, unit: int) -> None:
-        group = attempt.item.hash
+    async def _run_unit(self, attempt: Attempt, unit: int) -> float:
+        """Returns when it ended."""
+        journal = attempt.journal
         argument: Any = attempt.item if unit == WHOLE else attempt.item.work_paths[unit]
         try:
             result = await self._runner(attempt.item, argument)
+            now = self._runtime.monotonic()
             if unit == WHOLE:
                 attempt.result = result_json(result)
-                return
-            attempt.journal.finished(unit, result, self._runtime.monotonic())
+                return now
+            is_news = journal.finished(unit, result, now)
             self.tally.done_paths += 1
         except Exception as error:
+            now = self._runtime.monotonic()
             attempt.errors[unit] = error
-            if unit != WHOLE:
-                self._path_failed(attempt, unit, error)
+            is_news = unit != WHOLE and self._path_failed(attempt, unit, error, now)
         else:
-            self._events.emit("path.done", hash=group, path=argument)
-        self._claims.keeper.news(attempt.lease)
+            self._events.emit("path.done", hash=attempt.item.hash, path=argument)
+        if is_news:
+            self._claims.keeper.news(attempt.lease)
+        return now
 
-    def _path_failed(self, attempt: Attempt, unit: int, error: Exception) -> None:
+    def _path_failed(self, attempt: Attempt, unit: int, error: Exception, now: float) -> bool:
+        """Whether this is the first news that the lock does not tell."""
         journal, path = attempt.journal, attempt.item.work_paths[unit]
         counts = not isinstance(error, RetryLater)
         self.tally.failed_paths += counts
@@ -186,8 +204,9 @@ class Attempts:
         final = isinstance(error, PermanentError) or (counts and last)
         kind, line, _ = describe(error)
         error.add_note(f"path: {path}")
-        journal.failed(unit, f"{kind}: {line}", self._runtime.monotonic(), final=final, counts=counts)
+        is_news = journal.failed(unit, f"{kind}: {line}", now, final=final, counts=counts)
         self._events.emit("path.failed", hash=attempt.item.hash, path=path, error=f"{kind}: {line}", dead=final)
+        return is_news
 
     # The end of it.
 

@@ -74,8 +74,11 @@ class Journal:
         self.size = size
         self._done.extend(bytes(_bytes(size) - len(self._done)))
 
-    def finished(self, unit: int, result: Any, now: float) -> None:
-        """A path is done. Raises `HandlerError` for a result that cannot be kept: then the path is not done."""
+    def finished(self, unit: int, result: Any, now: float) -> bool:
+        """A path is done; whether this is the first news that no lock has on record.
+
+        Raises `HandlerError` for a result that cannot be kept: then the path is not done.
+        """
         kept = result_json(result)
         if kept is not None:
             stored = self._stored + len(kept.text.encode("utf-8"))
@@ -86,19 +89,20 @@ class Journal:
                 )
             self._stored, self._unsaved[unit] = stored, kept
         self._done[unit >> 3] |= 1 << (unit & 7)
-        for counts in (self.tries, self.errors, self.blamed):
-            counts.pop(unit, None)
-        self._changed(now)
+        if self.tries or self.errors or self.blamed:
+            for counts in (self.tries, self.errors, self.blamed):
+                counts.pop(unit, None)
+        return self._changed(now)
 
-    def failed(self, unit: int, error: str, now: float, *, final: bool, counts: bool = True) -> None:
-        """An attempt at a path failed: for good (`final`), or not (then it may also not count)."""
+    def failed(self, unit: int, error: str, now: float, *, final: bool, counts: bool = True) -> bool:
+        """An attempt at a path failed: for good (`final`), or not (then it may also not count). Returns as above."""
         self.tries[unit] = self.tries.get(unit, 0) + counts
         self.errors[unit] = error[:_ERROR_LIMIT]
         self.blamed.pop(unit, None)  # its process survived it
         if final:
             self._over.add(unit)
         self._ledger_changes += 1
-        self._changed(now)
+        return self._changed(now)
 
     def crashed(self, named: int | None) -> None:
         """The last owner died, with this unit named in its lock. The first crash blames all units alike."""
@@ -239,10 +243,12 @@ class Journal:
             over=frozenset(self._over),
         )
 
-    def _changed(self, now: float) -> None:
+    def _changed(self, now: float) -> bool:
         self._changes += 1
-        if self.news_at is None:
-            self.news_at = now
+        if self.news_at is not None:
+            return False
+        self.news_at = now
+        return True
 
 
 def _bytes(size: int) -> int:

@@ -266,15 +266,16 @@ class Pool:
 
     async def _timed(self, item: WorkItem, argument: Any) -> Any:
         """A call of the handler, of which the time limit learns how long it takes."""
+        if self._time is None:
+            return await self._runner(item, argument)
         began = self._runtime.monotonic()
         try:
             return await self._runner(item, argument)
         finally:
             now = self._runtime.monotonic()
-            if self._time is not None:
-                self._time.took(now - began)
-                if now >= self._time.last_start:
-                    self._wind_down()  # before its place is free for another call
+            self._time.took(now - began)
+            if now >= self._time.last_start:
+                self._wind_down()  # before its place is free for another call
 
     async def _wind_down_in_time(self) -> None:
         # Each call that ends meanwhile may move the time.
