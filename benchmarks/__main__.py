@@ -36,6 +36,7 @@ def main() -> int:
     run: Callable[[], list[Row]] = import_module(f"benchmarks.{arguments.name}").run
     rows = run()
     if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))
     return 1 if any(row.get("verdict") == "fails" for row in rows) else 0
 

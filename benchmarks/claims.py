@@ -155,6 +155,7 @@ def fleet(processes: int, groups: int, workers: int = 16) -> Numbers:
         "requests/group": sum(spent.values()) / groups,
         "run twice": ran.total() - groups,
         "groups/s": groups / seconds,
+        **{f"{verb}/group": count / groups for verb, count in spent.items()},
     }
 
 

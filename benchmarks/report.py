@@ -37,6 +37,13 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
+PICTURES = {
+    "claims": "Claim to completion, one process",
+    "fleet": "Fleets of 20 workers a process, virtual time",
+    "start": "From open to the first claim",
+}
+
+
 def run() -> list[Row]:
     """Everything; returns the rows of the bars."""
     RESULTS.mkdir(exist_ok=True)
@@ -81,7 +88,8 @@ def write(found: dict[str, list[Row]], readme: Path = README) -> None:
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
-        shown = "\n\n".join(_block(found[name], one) for one in columns)
+        pictures = [f"![{title}](plots/{name}.png)"] if (title := PICTURES.get(name)) else []
+        shown = "\n\n".join([*pictures, *(_block(found[name], one) for one in columns)])
         text = f"{before}{begin}\n{shown}\n{end}{after}"
     readme.write_text(text)
 
@@ -100,11 +108,11 @@ def draw(found: dict[str, list[Row]], folder: Path = PLOTS) -> None:
 
     folder.mkdir(exist_ok=True)
 
-    def plot(name: str, title: str, across: str, up: str, lines: dict[str, list[tuple[float, float]]]) -> None:
+    def plot(name: str, across: str, up: str, lines: dict[str, list[tuple[float, float]]]) -> None:
         figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
         for label, points in lines.items():
             axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
-        axes.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
+        axes.set(title=PICTURES[name], xlabel=across, ylabel=up, xscale="log", yscale="log")
         axes.grid(visible=True, which="both", alpha=0.3)
         axes.legend()
         figure.savefig(folder / f"{name}.png", dpi=80, metadata={"Software": None})
@@ -112,15 +120,15 @@ def draw(found: dict[str, list[Row]], folder: Path = PLOTS) -> None:
 
     claims = [row for row in found["claims"] if "groups/s" in row and "workers" in row]
     plot(
-        "claims", "Claim to completion, one process", "workers", "groups a second",
+        "claims", "workers", "groups a second",
         _lines(claims, lambda row: f"{row['side']}, {row['server']}", "workers", "groups/s"),
     )  # fmt: skip
     plot(
-        "fleet", "Fleets of 20 workers a process, virtual time", "processes", "requests a group",
+        "fleet", "processes", "requests a group",
         _lines(found["fleet"], lambda row: row["side"], "processes", "requests/group"),
     )  # fmt: skip
     plot(
-        "start", "From open to the first claim", "groups", "seconds",
+        "start", "groups", "seconds",
         _lines(found["start"], lambda row: f"{row['% done']} % done", "groups", "seconds"),
     )  # fmt: skip
 
