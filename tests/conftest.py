@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,9 +23,6 @@ from tests.servers.seaweed import seaweedfs
 _prefixes = itertools.count(1)
 
 
-_PROOFS = pytest.StashKey[list[str]]()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds",
@@ -37,21 +35,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, default=None, help="which harm is done; otherwise chance decides")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_PROOFS] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[_PROOFS]:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = (report for of_one_kind in terminalreporter.stats.values() for report in of_one_kind)
+    proofs = sorted(
+        (report.nodeid, line)
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, line in report.user_properties
+        if name == "proof"
+    )
+    if proofs:
         terminalreporter.section("proof")
-        for line in config.stash[_PROOFS]:
-            terminalreporter.line(line)
+        for _, line in proofs:
+            terminalreporter.line(str(line))
 
 
 @pytest.fixture
-def proof(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Say at the end of the run what was proved."""
-    return pytestconfig.stash[_PROOFS].append
+def proof(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say at the end of the run what was proved. As a property of the test, it gets here from any process."""
+    return functools.partial(record_property, "proof")
 
 
 @pytest.fixture
