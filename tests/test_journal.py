@@ -163,7 +163,11 @@ def test_who_survives_is_innocent() -> None:
     assert work.blamed == {}
 
 
-@pytest.mark.parametrize("result", [object(), float("nan"), "\ud800", {1: {2}}, "x" * 65_535], ids=repr)
+@pytest.mark.parametrize(
+    "result",
+    [object(), float("nan"), "\ud800", {1: {2}}, "x" * 65_535],
+    ids=["object", "nan", "surrogate", "set", "too large"],
+)
 def test_results_that_cannot_be_kept(result: object) -> None:
     """A path whose result is no JSON, or over 64 KB of it, is not done; the error says what to do."""
     work = journal(1)
