@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many fleets to simulate, and how many schedules to draw from large scopes",
     )
 
-    parser.addoption("--chaos", type=float, default=30, help="for how many seconds real processes are harmed")
+    parser.addoption("--chaos", type=float, default=120, help="for how many seconds real processes are harmed")
     parser.addoption("--chaos-seed", type=int, default=None, help="which harm is done; otherwise chance decides")
 
 

@@ -86,12 +86,12 @@ def test_the_second_block_is_what_ci_runs() -> None:
     venv, install, tests = command.split(" && ")
     assert venv == "python3 -m venv .venv"
     assert install == ".venv/bin/pip install -q -e '.[test]'"
-    assert tests == ".venv/bin/python -m pytest -q"
+    assert tests == ".venv/bin/python -m pytest -q -n 2"
 
 
 def test_the_short_test_run_leaves_out_what_it_says() -> None:
     """The marks in the README are marks of ours, and select tests."""
-    (expression,) = re.findall(r"pytest -q -m '([^']+)'", README.read_text())
+    (expression,) = re.findall(r"pytest -q -n 2 -m '([^']+)'", README.read_text())
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", expression, "tests/test_keys.py"]
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
