@@ -38,7 +38,7 @@ def restartable_seaweedfs(folder: Path) -> Iterator[tuple[S3Server, Running]]:
     ports = {name: free_port(also=10000) for name in ("master", "volume", "filer", "s3")}
     command = [
         binary, "server", f"-dir={folder}", f"-ip={HOST}", f"-ip.bind={HOST}", "-master.peers=none",
-        "-volume.max=100", "-master.volumeSizeLimitMB=64", "-filer", "-s3", f"-s3.config={config}",
+        "-volume.max=1000", "-master.volumeSizeLimitMB=64", "-filer", "-s3", f"-s3.config={config}",
         "-s3.port.iceberg=0", "-s3.port.lance=0", *(f"-{name}.port={port}" for name, port in ports.items()),
     ]  # fmt: skip
     endpoint = f"http://{HOST}:{ports['s3']}"
