@@ -22,7 +22,7 @@ from s3queue._errors import (
 )
 from s3queue._events import Events
 from s3queue._evidence import Evidence
-from s3queue._intent import Lost, Unknown, Won, settle
+from s3queue._intent import Intent, Lost, Outcome, Unknown, Won, settle
 from s3queue._journal import WHOLE, Journal
 from s3queue._locks import Locks, flag_intent, lock_intent
 from s3queue._options import QueueOptions
@@ -201,9 +201,7 @@ class Leases:
         intent = flag_intent(lease.group, flag)
         async with lease.writing:
             try:
-                await self._revalidate(lease)
-                lease.completion = lease.completion or intent
-                outcome = await settle(self._store, self._runtime, lease.completion, until=self.locks.until())
+                outcome = await self._settle_completion(lease, intent)
             except LeaseLost:
                 # The lock may be gone because an earlier try was applied, and whoever found the flag cleared it away.
                 known = await self._completed_before(lease)
@@ -216,6 +214,16 @@ class Leases:
                 raise LeaseLost(f"group {lease.group} was completed by another owner: this result was dropped")
             case Unknown(cause=cause):
                 raise OutcomeUnknown(f"it is not known whether group {lease.group} is completed ({cause})") from cause
+
+    async def _settle_completion(self, lease: Lease, intent: Intent) -> Outcome:
+        """Nothing is sent once the lease ran out, though it be a request that had to wait for its turn in here."""
+        until = self.locks.until()
+        while True:
+            await self._revalidate(lease)
+            lease.completion = lease.completion or intent
+            outcome = await settle(self._store, self._runtime, lease.completion, until=min(until, lease.deadline))
+            if not isinstance(outcome, Unknown) or self._runtime.monotonic() >= until:
+                return outcome
 
     async def _completed_before(self, lease: Lease) -> Won | Lost | None:
         """What became of an earlier try to complete, as far as that shows."""

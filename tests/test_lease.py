@@ -272,3 +272,21 @@ async def test_a_late_completion_takes_a_renewal_of_now() -> None:
     await a.leases.complete(lease)
 
     assert (lease.record.beat, w.has(FLAG)) == (2, True)
+
+
+@virtual
+async def test_a_completion_that_waits_until_its_lease_has_run_out() -> None:
+    """Be it for its turn in this process: it is sent under a renewed lease, or not at all.
+
+    Found by a fleet: a completion that was held back while the store was overloaded went out beside a successor."""
+    w = World()
+    a = w.owner()
+    lease = await claimed(a)
+    a.store.script("put", FLAG, Fault.DELAYED, seconds=4)
+    await anyio.sleep(lease.deadline - 1)
+
+    await a.leases.complete(lease)
+
+    assert [(verb, key) for verb, key, _ in a.store.log][-3:] == [("put", FLAG), ("put", LOCK), ("put", FLAG)]
+    assert anyio.current_time() < OPTIONS.lease_ttl
+    assert (lease.record.beat, w.has(FLAG)) == (1, True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tests.chaos.worker import OPTIONS, SETTLED
+from tests.chaos.worker import OPTIONS, SETTLED, Per
 
 _ROOT = Path(__file__).parents[2]
 _WORKERS = 4
@@ -22,7 +22,7 @@ _WORKERS = 4
 class Fleet:
     """Processes, their ledgers, and when they stood still."""
 
-    def __init__(self, workspace: str, folder: Path, environment: Mapping[str, str], seed: int) -> None:
+    def __init__(self, workspace: str, folder: Path, environment: Mapping[str, str], seed: int, per: Per) -> None:
         self.folder = folder
         self.pauses: list[tuple[int, float, float]] = []
         #: Paths that must be there in the end.
@@ -32,6 +32,7 @@ class Fleet:
         self._workspace = workspace
         self._environment = {**os.environ, **environment}
         self._rng = Random(seed)
+        self._per = per
         self._lives = 0
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._populates: list[subprocess.Popen[bytes]] = []
@@ -51,7 +52,7 @@ class Fleet:
     def _start_worker(self, place: int) -> None:
         self._lives += 1
         ledger = self.folder / f"ledger{self._lives}"
-        self._workers[place] = self._start("work", str(ledger), str(self._rng.getrandbits(32)))
+        self._workers[place] = self._start("work", str(ledger), str(self._rng.getrandbits(32)), self._per)
 
     def _start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.chaos.worker", what, self._workspace, *arguments]
@@ -133,9 +134,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(workspace: str, folder: Path, environment: Mapping[str, str], seed: int) -> Iterator[Fleet]:
+def fleet(workspace: str, folder: Path, environment: Mapping[str, str], seed: int, per: Per) -> Iterator[Fleet]:
     """Processes that are gone when the block ends."""
-    made = Fleet(workspace, folder, environment, seed)
+    made = Fleet(workspace, folder, environment, seed, per)
     try:
         yield made
     finally:

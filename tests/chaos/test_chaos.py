@@ -14,16 +14,17 @@ from random import Random, SystemRandom
 import anyio
 import pytest
 
+from s3queue import Backend, WorkQueue
 from s3queue import _keys as keys
 from s3queue._index import Index
-from s3queue._records import Flag
 from s3queue._runtime import Runtime
 from s3queue._survey import list_flags
 from s3queue.stores import Store
 from s3queue.stores._local import LocalStore
-from tests.chaos._audit import broken, read
+from tests.chaos._audit import Completion, broken, read
 from tests.chaos._monkey import Fleet, fleet, harass
 from tests.chaos._proxy import proxy
+from tests.chaos.worker import Per
 from tests.conftest import client_of, store_on
 from tests.servers._process import HOST, S3Server
 from tests.servers.seaweed import restartable_seaweedfs
@@ -49,7 +50,10 @@ def seconds(pytestconfig: pytest.Config) -> float:
 
 
 @pytest.mark.timeout(0)  # the driver has deadlines of its own
-def test_a_server_and_its_network(seconds: float, seed: int, tmp_path: Path, proof: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("per", ["group", "path"])
+def test_a_server_and_its_network(
+    seconds: float, seed: int, per: Per, tmp_path: Path, proof: Callable[[str], None]
+) -> None:
     """SeaweedFS behind a bad network, killed and started again; processes killed and stopped."""
     rng = Random(seed)
     data, ledgers = tmp_path / "data", tmp_path / "ledgers"
@@ -70,12 +74,12 @@ def test_a_server_and_its_network(seconds: float, seed: int, tmp_path: Path, pro
             process.start()
 
         anyio.run(_make_bucket, server)
-        with fleet(f"s3://{server.bucket}/chaos", ledgers, behind.environment(), seed) as workers:
-            harass(workers, seconds / 2, rng, spoil, spoil, restart)
+        with fleet(f"s3://{server.bucket}/chaos", ledgers, behind.environment(), seed, per) as workers:
+            harass(workers, seconds / 4, rng, spoil, spoil, restart)
             network.harm = 0.0
             workers.settle(_TIME_TO_END)
             workers.harm.update(network.done)
-        _judge(workers, lambda: store_on(server, "chaos"), proof, "seaweedfs")
+        _judge(workers, lambda: store_on(server, "chaos"), proof, f"seaweedfs, per {per}")
 
 
 @pytest.mark.timeout(0)
@@ -83,10 +87,10 @@ def test_a_folder(seconds: float, seed: int, tmp_path: Path, proof: Callable[[st
     """Processes killed and stopped on a folder that they share."""
     ledgers, workspace = tmp_path / "ledgers", tmp_path / "workspace"
     ledgers.mkdir()
-    with fleet(str(workspace), ledgers, {}, seed) as workers:
+    with fleet(str(workspace), ledgers, {}, seed, "path") as workers:
         harass(workers, seconds / 4, Random(seed))
         workers.settle(_TIME_TO_END)
-    _judge(workers, lambda: _folder(workspace), proof, "folder")
+    _judge(workers, lambda: _folder(workspace), proof, "folder, per path")
 
 
 @pytest.mark.timeout(0)
@@ -104,11 +108,11 @@ def test_a_disk_that_fills(seconds: float, seed: int, disk: Path, tmp_path: Path
             while True:
                 file.write(bytes(4096))
 
-    with fleet(str(workspace), ledgers, {}, seed) as workers:
+    with fleet(str(workspace), ledgers, {}, seed, "group") as workers:
         harass(workers, seconds / 4, Random(seed), fill_or_empty, fill_or_empty)
         ballast.unlink(missing_ok=True)
         workers.settle(_TIME_TO_END)
-    _judge(workers, lambda: _folder(workspace), proof, "full disk")
+    _judge(workers, lambda: _folder(workspace), proof, "full disk, per group")
 
 
 @pytest.fixture
@@ -138,17 +142,21 @@ async def _make_bucket(server: S3Server) -> None:
 
 
 def _judge(workers: Fleet, opened: Open, proof: Callable[[str], None], what: str) -> None:
-    async def look() -> tuple[Index, dict[str, Flag]]:
+    async def look() -> tuple[Index, dict[str, Completion]]:
         async with opened() as store:
-            index = Index.decode((await store.get(keys.INDEX)).data)
-            return index, {g: Flag.decode((await store.get(keys.flag(g))).data) for g in await list_flags(store)}
+            done = {group: Completion(0, {}) for group in await list_flags(store)}
+            async for found in WorkQueue(Backend(store)).results():
+                if found.hash in done:
+                    done[found.hash].epoch = found.epoch
+                    done[found.hash].results[found.path] = found.result
+            return Index.decode((await store.get(keys.INDEX)).data), done
 
-    index, flags = anyio.run(look)
+    index, done = anyio.run(look)
     facts = read(workers.ledgers())
     paths = [path for _, group in index for path in group]
     harm = ", ".join(f"{times} {harm}" for harm, times in sorted(workers.harm.items()))
     proof(f"chaos on {what}: {len(index)} groups, {len(facts.runs)} runs; {harm}")
-    wrong = broken(facts, flags, dict(index), workers.pauses)
+    wrong = broken(facts, done, dict(index), workers.pauses)
     assert not wrong, "\n".join(wrong)
     assert len(paths) == len(set(paths))
     assert set(paths) == workers.promised

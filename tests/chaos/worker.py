@@ -1,6 +1,6 @@
 """A worker, or a populate, that keeps a ledger outside the queue.
 
-Usage: worker.py work WORKSPACE LEDGER SEED | worker.py populate WORKSPACE PREFIX COUNT
+Usage: worker.py work WORKSPACE LEDGER SEED group|path | worker.py populate WORKSPACE PREFIX COUNT
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import anyio
 
-from s3queue import Event, OutcomeUnknown, QueueOptions, StoreError, StoreUnsuitable, WorkItem, open_queue
+from s3queue import Event, OutcomeUnknown, QueueOptions, StoreError, StoreUnsuitable, current_item, open_queue
 
 #: Short, so that much happens in a minute: a stopped process loses its leases after 4 s, others take them after 8.
 OPTIONS = QueueOptions(
     lease_ttl=6, margin=2, request_timeout=2, retry_for=5, backoff=0.5, backoff_max=1, max_attempts=50, max_crashes=50,
     claim_ahead=2, completion_grace=5, poll_min=0.5, poll_max=2, index_refresh=2, block_warning=0,
+    checkpoint_every=1,
 )  # fmt: skip
+#: What handlers get: a group, or a path.
+Per = Literal["group", "path"]
 #: Lies beside the ledgers from when nobody adds anything any more.
 SETTLED = "settled"
 
@@ -37,7 +41,7 @@ class Ledger:
         os.fsync(self._file)
 
 
-async def work(workspace: str, ledger_at: Path, seed: int) -> None:
+async def work(workspace: str, ledger_at: Path, seed: int, per: Per) -> None:
     """Runs the queue, again and again, until it is complete and settled."""
     ledger, rng = Ledger(ledger_at), Random(seed)
     settled_at = ledger_at.with_name(SETTLED)
@@ -46,8 +50,9 @@ async def work(workspace: str, ledger_at: Path, seed: int) -> None:
         if event.name == "group.done":
             ledger.write("told", group=event.fields["hash"], epoch=event.fields["epoch"])
 
-    async def handle(item: WorkItem) -> list[object]:
-        run = {"group": item.hash, "epoch": item.epoch}
+    async def handle(argument: object) -> list[object]:
+        item, path = current_item(), argument if isinstance(argument, str) else ""
+        run = {"group": item.hash, "epoch": item.epoch, "path": path}
         ledger.write("began", **run)
         try:
             # One in twenty needs renewals.
@@ -58,13 +63,13 @@ async def work(workspace: str, ledger_at: Path, seed: int) -> None:
             ledger.write("cancelled", **run)
             raise
         ledger.write("returned", **run)
-        return [os.getpid(), item.epoch, *item.work_paths]
+        return [os.getpid(), item.epoch, path]
 
     while True:
         settled = settled_at.exists()
         try:
             async with open_queue(workspace, options=OPTIONS, observer=observe) as queue:
-                summary = await queue.run(handle, workers=6)
+                summary = await queue.run(handle, workers=6, per=per)
         except (StoreError, StoreUnsuitable):  # what a supervisor is for; a full disk fails the start-up check
             await anyio.sleep(0.5)
             continue
@@ -77,7 +82,7 @@ async def populate(workspace: str, prefix: str, count: int) -> None:
     while True:
         try:
             async with open_queue(workspace, options=OPTIONS) as queue:
-                await queue.populate_queue([f"{prefix}-{i}" for i in range(count)], items_per_group=2)
+                await queue.populate_queue([f"{prefix}-{i}" for i in range(count)], items_per_group=3)
                 return
         except (OutcomeUnknown, StoreError, StoreUnsuitable):
             await anyio.sleep(0.5)
@@ -85,6 +90,6 @@ async def populate(workspace: str, prefix: str, count: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "work":
-        anyio.run(work, sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+        anyio.run(work, sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), "path" if sys.argv[5] == "path" else "group")
     else:
         anyio.run(populate, sys.argv[2], sys.argv[3], int(sys.argv[4]))

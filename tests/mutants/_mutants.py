@@ -283,10 +283,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     """A handler that ends after its lease completes as if nothing had happened."""
 
-    async def revalidate(self: Leases, lease: Lease) -> None:
-        return
+    async def complete(self: Leases, lease: Lease, intent: Intent) -> Outcome:
+        lease.completion = lease.completion or intent
+        return await _lease.settle(self._store, self._runtime, lease.completion, until=self.locks.until())
 
-    patch.setattr(Leases, "_revalidate", revalidate)
+    patch.setattr(Leases, "_settle_completion", complete)
 
 
 @_mutant("the work is not stopped", "stalls")

@@ -31,7 +31,7 @@ class Machine:
         self.rng = rng
         self.runtime = SeededRuntime(rng.getrandbits(32), skew=rng.uniform(-1, 1) * settings.wall_skew)
         self.cable = _Cable(self)
-        self.store = FaultyStore(self.cable, self.runtime)
+        self.store = _Faulty(self)
         if settings.faults:
             self.store.chaos(Random(rng.getrandbits(32)), settings.faults, seconds=rng.choice([1.0, 6.0, 40.0]))
         self.queue = WorkQueue(
@@ -71,6 +71,23 @@ class Machine:
             self.audit.lost(self.name, fields["hash"], fields["epoch"])
 
 
+class _Faulty(FaultyStore):
+    """Requests go wrong after they were sent, and the auditor hears of completions before: some come very late."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.cable, machine.runtime)
+        self._machine = machine
+        #: Groups whose completion was sent.
+        self._flags: set[str] = set()
+
+    async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
+        group = keys.parse_flag(key)
+        if group is not None and group not in self._flags and not self._machine.dead:
+            self._flags.add(group)
+            self._machine.audit.sends_flag(self._machine.name, group)
+        return await super().put(key, data, mode)
+
+
 class _Cable:
     """What lies between a machine and the bucket."""
 
@@ -81,8 +98,6 @@ class _Cable:
         self._settings = machine.settings
         self._rng = Random(machine.rng.getrandbits(32))
         self._node = _Node(machine, Random(machine.rng.getrandbits(32)))
-        #: Groups whose completion was sent.
-        self._flags: set[str] = set()
         self.overloaded = False
         self.name = machine.name
 
@@ -97,10 +112,6 @@ class _Cable:
         return await self._pass(lambda: self._node.head(key))
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
-        group = keys.parse_flag(key)
-        if group is not None and group not in self._flags and not self._machine.dead:
-            self._flags.add(group)
-            self._machine.audit.sends_flag(self._machine.name, group)
         return await self._pass(lambda: self._node.put(key, data, mode))
 
     async def delete(self, key: str) -> Deleted:

@@ -19,7 +19,10 @@ from s3queue.stores import OVERWRITE, MemoryBucket, PutMode, Version
 from tests.simulation._fleet import simulate
 
 #: Seeds that found something once, and what.
-FOUND = {115: "a worker that never asked again after a group whose lock had vanished while the store was in trouble"}
+FOUND = {
+    115: "a worker that never asked again after a group whose lock had vanished while the store was in trouble",
+    1074: "a completion that waited for its turn in its process, and was sent when its lease had run out",
+}
 
 
 @pytest.mark.parametrize("seed", FOUND)
