@@ -31,10 +31,12 @@ from s3queue._events import Event, Observer
 from s3queue._handlers import current_item
 from s3queue._hooks import Hooks
 from s3queue._model import (
+    ActiveOwner,
     FailedAttempt,
     FailedGroup,
     FailedPath,
     Finding,
+    Look,
     PathResult,
     PoolStats,
     QueueStatus,
@@ -44,7 +46,7 @@ from s3queue._model import (
 from s3queue._options import QueueOptions
 from s3queue._pool import Pool
 from s3queue._queue import WorkQueue, open_queue
-from s3queue._watch import ActiveOwner, Look, Watch
+from s3queue._watch import Watch
 from s3queue.stores._open import open_client
 
 __all__ = [

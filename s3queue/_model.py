@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 __all__ = [
+    "ActiveOwner",
     "FailedAttempt",
     "FailedGroup",
     "FailedPath",
     "Finding",
+    "Look",
     "PathResult",
     "PoolStats",
     "QueueStatus",
@@ -122,6 +124,40 @@ class FailedGroup:
     """Worked on path by path: those that failed, or crashed."""
     age: float = 0.0
     """Seconds since it failed last, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveOwner:
+    """A process that holds leases."""
+
+    owner: str
+    """Its name, ``host:pid:random``; "olmOCR" for locks without one."""
+    host: str
+    """The machine's name."""
+    groups: int
+    """Live leases known to be its own."""
+    age: float
+    """Seconds since it last wrote one of these leases (claimed or renewed it), by the store's clock."""
+    since: str = ""
+    """When the oldest of them began (ISO 8601, by its clock); empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A workspace at one moment."""
+
+    status: QueueStatus
+    """Its groups, counted."""
+    rate: float | None
+    """Groups completed a second, over the last two minutes at most; None as long as nothing is done."""
+    eta: float | None
+    """Seconds until all that is left is done, at this rate; None if nobody can say."""
+    owners: tuple[ActiveOwner, ...]
+    """Owners of live leases, those with the most groups first, as far as their locks are read."""
+    unread: int
+    """Live leases whose owner is not known: a look reads only some locks, and one may be unreadable."""
+    failures: tuple[tuple[str, FailedAttempt], ...]
+    """The last failed attempts of groups that are dead or wait, by group, the latest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,8 +172,7 @@ class WorkQueue:
 
     def watch(self) -> Watch:
         """For whoever counts again and again: each `Watch.look` after the first one lists little."""
-        workspace = self._workspace
-        return Watch(workspace.store, workspace.catalogue, workspace.options, workspace.runtime)
+        return Watch(self._workspace)
 
     async def failures(self) -> list[FailedGroup]:
         """The groups that are dead, or wait after a failed attempt, with the record of the last one.

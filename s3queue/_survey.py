@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
+import anyio
+
 from s3queue import _keys as keys
 from s3queue import _lease_rules as rules
 from s3queue._errors import DamagedWorkspace, NotFound
@@ -103,11 +105,13 @@ async def list_old_flags(store: Store, options: QueueOptions) -> set[str]:
 
 
 async def each_flag(store: Store, look: Callable[[Page], None]) -> None:
-    """Give every page of flags to `look`."""
+    """Give every page of flags to `look`: a page in a turn of the event loop, so that others come in between."""
+    turn = anyio.Lock()
 
     async def listed(prefix: str) -> None:
         async for page in list_pages(store, prefix):
-            look(page)
+            async with turn:
+                look(page)
 
     # A store that lists in no order may also refuse a prefix that is no folder (S3 Express does).
     prefixes = [keys.flag_prefix(digit) for digit in _HEX] if store.lists_in_order else [keys.FLAGS]

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from s3queue import Backend, ConfigurationError, LocalBackend, PermanentError, QueueOptions, WorkQueue
+from s3queue import Backend, ConfigurationError, LocalBackend, PermanentError, QueueOptions, S3Backend, WorkQueue
 from s3queue import _keys as keys
 from s3queue._errors import NotFound
 from s3queue._index import Index
@@ -30,8 +30,9 @@ from s3queue.cli._app import run
 from s3queue.stores import OVERWRITE, Body, Head, Listed, MemoryBucket, MemoryStore, Page, Version
 from s3queue.testing import SeededRuntime
 from s3queue.web import dashboard
-from s3queue.web._picture import slices
-from s3queue.web._watch import Watch
+from s3queue.web._watch import SharedWatch
+from tests.conftest import client_of
+from tests.servers._process import S3Server
 from tests.virtual import virtual
 
 TOKEN = "a-token-of-some-length"
@@ -45,11 +46,11 @@ def queue_on(bucket: MemoryBucket, seed: int = 1, **options: Any) -> WorkQueue:
     return WorkQueue(Backend(MemoryStore(runtime, bucket)), options=settings, runtime=runtime)
 
 
-def watch_on(bucket: MemoryBucket, **options: Any) -> tuple[Watch, MemoryStore]:
+def watch_on(bucket: MemoryBucket, **options: Any) -> tuple[SharedWatch, MemoryStore]:
     runtime = SeededRuntime(9)
     store = MemoryStore(runtime, bucket)
     workspace = Workspace(store, options=QueueOptions(check_store=False, **options), runtime=runtime)
-    return Watch(workspace, every=5), store
+    return SharedWatch(workspace, every=5), store
 
 
 def bad(path: str) -> None:
@@ -85,13 +86,13 @@ async def test_the_counts_are_those_of_status() -> None:
             await watch.refresh()
             assert watch.picture is not None
             assert watch.error == ""
-            counts, real = watch.picture.told_counts(), await queue.status()
+            counts, real = watch.told(0)["counts"], await queue.status()
             seen = {name: counts[name] for name in ("groups", "done", "dead", "leased", "expired", "free")}
             assert seen == {name: getattr(real, name) for name in seen}
             compared += 1
 
     assert compared > 20
-    assert watch.picture.told_counts()["done"] == 270
+    assert watch.told(0)["counts"]["done"] == 270
     assert watch.told(0)["failed"] == 30
     assert sum(watch.told(0)["series"]["counts"]) == 270
 
@@ -200,13 +201,6 @@ async def test_trouble_is_told_and_passes() -> None:
     assert (watch.told(0)["error"], watch.told(0)["phase"]) == ("", "ready")
 
 
-@pytest.mark.parametrize(("size", "digits"), [(10, 0), (2000, 1), (200_000, 2), (1_000_000, 3), (10**8, 3)])
-def test_slices_fit_a_page(size: int, digits: int) -> None:
-    """As many digits as make a listing about one page long."""
-    assert slices(["abcdef", "abcd00"], size) == ["abcdef"[:digits]]
-    assert slices([], size) == []
-
-
 class Vast:
     """A store of a million groups, every second one done, made up as it is asked."""
 
@@ -297,6 +291,43 @@ async def test_a_look_follows_the_first_answer(folder: Path) -> None:
         assert [path["path"] for path in failure["failed"]] == ["bad <b>one</b>"]
         (attempt,) = (await client.get(f"/api/groups/{failure['hash']}")).json()["attempts"]
         assert "Traceback" in attempt["detail"]
+
+
+async def test_on_s3(seaweed: S3Server, prefix: str) -> None:
+    """On a real S3 server: counts, owners, failures with their tracebacks, a retry, and what is finished meanwhile."""
+    async with client_of(seaweed) as client:
+        queue = WorkQueue(S3Backend(client, f"s3://{seaweed.bucket}/{prefix}"), options=OPTIONS)
+        await queue.populate_queue([*(f"good {i}" for i in range(20)), "bad one"])
+        await queue.run(bad, per="path", handle_signals=False)
+        await queue.populate_queue(["late", "later", "latest"])
+        items = [await queue.get_work(), await queue.get_work()]
+        app = dashboard(queue, allow_actions=True, every=0, options=OPTIONS)  # so each answer is followed by a look
+        async with browsing(app) as browser:
+            await browser.get("/api/state")
+            told = (await browser.get("/api/state")).json()
+            assert (told["phase"], told["error"], told["paths"]) == ("ready", "", 24)
+            assert told["counts"] == {
+                "groups": 24, "done": 20, "dead": 1, "leased": 2, "expired": 0, "waiting": 0, "free": 1, "unread": 0,
+            }  # fmt: skip
+            (owner,) = told["owners"]["shown"]
+            assert (owner["leases"], told["owners"]["unread"]) == (2, 0)
+            assert re.fullmatch(r".+:\d+:\w+", owner["owner"])
+            assert sum(told["series"]["counts"]) == 20
+
+            (failure,) = (await browser.get("/api/failures")).json()["groups"]
+            assert (failure["dead"], failure["named"] or failure["failed"][0]["path"]) == (True, "bad one")
+            (attempt,) = (await browser.get(f"/api/groups/{failure['hash']}")).json()["attempts"]
+            assert "PermanentError: bad one is not what it seems" in attempt["detail"]
+
+            for item in items:
+                assert item is not None
+                await queue.mark_done(item)
+            retried = await browser.post(f"/api/groups/{failure['hash']}/retry", headers={"x-s3queue": "1"})
+            assert retried.json() == {"retried": True}
+            counts = (await browser.get("/api/state")).json()["counts"]
+            assert (counts["done"], counts["dead"], counts["leased"], counts["waiting"]) == (22, 0, 0, 1)
+            assert (await browser.get("/api/failures")).json()["groups"] == []
+        assert (await queue.status()).done == 22
 
 
 async def test_retry_needs_permission_and_intent(folder: Path) -> None:

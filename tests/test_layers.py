@@ -29,6 +29,7 @@ LAYERS: dict[str, int] = {
             "_catalogue",
             "_store_check",
             "_doctor",
+            "_picture",
             "_watch",
             "_workspace",
         ],
@@ -85,7 +86,19 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_keys", "_index", "_progress", "_records", "_lease_rules", "_journal", "_plan", "_options", "_errors"]
+    "name",
+    [
+        "_keys",
+        "_index",
+        "_progress",
+        "_records",
+        "_lease_rules",
+        "_journal",
+        "_plan",
+        "_picture",
+        "_options",
+        "_errors",
+    ],
 )
 def test_what_is_pure_stays_so(name: str) -> None:
     """Decisions and codecs do no I/O, wait for nothing, and read no clock."""

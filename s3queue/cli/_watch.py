@@ -12,15 +12,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from s3queue._model import QueueStatus
+from s3queue._model import Look, QueueStatus
 from s3queue._runtime import Runtime
-from s3queue._watch import Look, Watch
+from s3queue._watch import Watch
 from s3queue.cli._display import ago
 
 __all__ = ["follow", "status_fields"]
 
-#: A look is followed by a pause of at least so many times its own duration.
-_PAUSE = 4
+#: A look is followed by a pause of at least so many times its own duration; but a long pause costs more than it saves,
+#: since everything is listed anew after it.
+_PAUSE, _PAUSE_MOST = 4, 30.0
 #: Owners that the table shows.
 _OWNERS_MOST = 15
 
@@ -39,7 +40,7 @@ async def follow(watch: Watch, console: Console, *, interval: float, as_json: bo
                 typer.echo(json.dumps(_fields(look)) if as_json else _line(look))
             if look.status.complete:
                 return look.status
-            await runtime.sleep(max(interval, _PAUSE * (runtime.monotonic() - began)))
+            await runtime.sleep(max(interval, min(_PAUSE * (runtime.monotonic() - began), _PAUSE_MOST)))
 
 
 def status_fields(status: QueueStatus) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _line(look: Look) -> str:
     counts = look.status
     return (
         f"{counts.done} of {counts.groups} groups done, {counts.leased} running, {counts.expired} expired, "
-        f"{counts.released} waiting, {counts.dead} dead, {counts.free} free{_pace(look)}"
+        f"{counts.released} waiting, {counts.dead} dead, {counts.free} free{'' if counts.complete else _pace(look)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application: pages, JSON, actions and metrics over one `Watch`."""
+"""The dashboard as an ASGI application: pages, JSON, actions and metrics over one `SharedWatch`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from s3queue._runtime import Runtime
 from s3queue._workspace import Workspace
 from s3queue.web._guard import COOKIE, Guard
 from s3queue.web._metrics import Exposition
-from s3queue.web._watch import Watch
+from s3queue.web._watch import SharedWatch
 
 __all__ = ["dashboard"]
 
@@ -60,7 +60,7 @@ def dashboard(
     """
     backend = queue.backend if isinstance(queue, WorkQueue) else queue
     workspace = Workspace(backend.store, options=options, runtime=runtime)
-    app = _Dashboard(Watch(workspace, every=every), allow_actions=allow_actions)
+    app = _Dashboard(SharedWatch(workspace, every=every), allow_actions=allow_actions)
     guard = Guard(app.starlette, token=token, hosts=hosts)
     app.guard = guard
     return guard
@@ -71,7 +71,7 @@ class _Dashboard:
 
     guard: Guard
 
-    def __init__(self, watch: Watch, *, allow_actions: bool) -> None:
+    def __init__(self, watch: SharedWatch, *, allow_actions: bool) -> None:
         self._watch = watch
         self._allow_actions = allow_actions
         self._exposition = Exposition(watch)

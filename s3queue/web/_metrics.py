@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from s3queue.web._picture import Picture
-from s3queue.web._watch import Watch
+from s3queue._picture import Picture
+from s3queue.web._watch import SharedWatch, told_counts
 
 __all__ = ["Exposition"]
 
@@ -18,7 +18,7 @@ __all__ = ["Exposition"]
 class Exposition(Collector):
     """The metrics of one watched workspace, from what the last look showed."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: SharedWatch) -> None:
         self._watch = watch
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -44,24 +44,27 @@ class Exposition(Collector):
         for verb, count in sorted(watch.workspace.store.requests.items()):
             requests.add_metric([verb], count)
         yield requests
-        if watch.picture is not None and watch.looks:
+        if watch.picture is not None and watch.picture.digested:
             yield from self._workspace(watch.picture)
 
     def _workspace(self, picture: Picture) -> Iterator[Metric]:
-        counts = picture.told_counts()
+        counts = told_counts(picture.status)
         states = GaugeMetricFamily("s3queue_groups", "Groups of the workspace by state.", labels=["state"])
-        for state in ("done", "dead", "leased", "expired", "waiting", "free"):
-            states.add_metric([state], counts[state])
+        for state, count in counts.items():
+            if state != "groups":
+                states.add_metric([state], count)
         yield states
         depth = GaugeMetricFamily("s3queue_queue_depth", "Groups that are neither done nor dead.")
         depth.add_metric([], counts["groups"] - counts["done"] - counts["dead"])
         yield depth
-        yield GaugeMetricFamily("s3queue_paths", "Paths in the index.", value=self._watch.paths)
+        yield GaugeMetricFamily("s3queue_paths", "Paths in the index.", value=picture.paths)
         yield GaugeMetricFamily(
-            "s3queue_groups_done_per_second", "Completions a second, over the last two minutes.", value=picture.rate()
+            "s3queue_groups_done_per_second",
+            "Completions a second, over the last two minutes.",
+            value=picture.rate or 0.0,
         )
         owners = GaugeMetricFamily("s3queue_owners", "Processes that hold leases.")
-        owners.add_metric([], sum(1 for name in picture.owners if name))
+        owners.add_metric([], len(picture.owners))
         yield owners
         yield GaugeMetricFamily(
             "s3queue_last_look_timestamp_seconds", "The store's clock at the last look.", value=picture.date
