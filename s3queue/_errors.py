@@ -18,6 +18,7 @@
         ├── WriteConflict       another write was in flight; nothing is known to have landed
         ├── Throttled           the store asks for fewer requests; nothing was applied
         ├── Unanswered          no usable answer; a write may have been applied
+        ├── StoreFull           there is no room for the write; nothing was applied
         ├── AccessDenied        the credentials may not do this
         ├── CredentialsExpired  the credentials are out of date
         └── Unsupported         the store does not have this operation or condition
@@ -116,6 +117,10 @@ class Throttled(StoreError):
 
 class Unanswered(StoreError):
     """The store gave no usable answer in time: a write may have been applied all the same."""
+
+
+class StoreFull(StoreError):
+    """The store has no room for this: make some and start again; what is there is not harmed."""
 
 
 class AccessDenied(StoreError):

@@ -19,6 +19,7 @@ from s3queue._errors import (
     CredentialsExpired,
     NotFound,
     StoreError,
+    StoreFull,
     StoreUnsuitable,
     Throttled,
     Unanswered,
@@ -38,6 +39,11 @@ _RACERS = 16
 _SETTLE_FOR = 8.0
 _CLEAN_UP_FOR = 20.0
 _USE_ANOTHER = "use a store that honours conditional writes (If-None-Match and If-Match), in a version that does"
+_ALLOW_ON_S3 = (
+    "check the credentials, allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, and give what the "
+    "bucket's policy demands of a PUT as `put_args`"
+)
+_ALLOW_IN_FOLDER = "give this user permission to read and write in the folder"
 _STRONG = "use a store with strong read-after-write consistency"
 
 
@@ -117,7 +123,8 @@ async def scratch_keys(store: Store, runtime: Runtime, events: Events) -> AsyncI
 async def check_store(store: Store, runtime: Runtime, events: Events, *, unsafe: bool = False) -> None:
     """Raise `StoreUnsuitable` with one line that names the store, what failed and what to do; `unsafe` only warns.
 
-    Scratch keys are removed, also on failure. Raises `Unanswered` or `Throttled` if the store cannot be reached.
+    Scratch keys are removed, also on failure. Raises `Unanswered` or `Throttled` if the store cannot be reached, and
+    `StoreFull`.
     """
     async with scratch_keys(store, runtime, events) as scratch:
         problem = await _first_problem(scratch)
@@ -139,19 +146,19 @@ async def _first_problem(scratch: Scratch) -> Problem | None:
 async def examine(check: Check, scratch: Scratch) -> Problem | None:
     """The problem that one check finds.
 
-    Raises `Throttled`, `Unanswered`, `CredentialsExpired`, `ConfigurationError`.
+    Raises what says nothing of the store's ability: `Throttled`, `Unanswered`, `StoreFull`, `CredentialsExpired`,
+    `ConfigurationError`.
     """
     try:
         return await check(scratch)
-    except (Throttled, Unanswered, CredentialsExpired):
+    except (Throttled, Unanswered, StoreFull, CredentialsExpired):
         raise
     except Unsupported as error:
         return Problem(f"the store does not support what {name_of(check)} needs ({error})", _USE_ANOTHER)
     except AccessDenied as error:
         return Problem(
             f"access denied while checking {name_of(check)} ({error})",
-            "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, and give what the bucket's policy "
-            "demands of a PUT as `put_args`",
+            _ALLOW_ON_S3 if scratch.store.name.startswith("s3://") else _ALLOW_IN_FOLDER,
         )
     except StoreError as error:
         return Problem(f"the store failed on {name_of(check)} ({error})", _USE_ANOTHER)

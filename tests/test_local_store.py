@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3queue._errors import InvalidPath, NotFound, PreconditionFailed, StoreError
+from s3queue._errors import ConfigurationError, InvalidPath, NotFound, PreconditionFailed, StoreError
 from s3queue._runtime import Runtime, SeededRuntime
 from s3queue.stores import CREATE, OVERWRITE, LocalStore, Replace, Version
 from s3queue.stores._listing import list_pages
@@ -265,16 +265,17 @@ def test_an_object_below_an_object(tmp_path: Path) -> None:
     run(check, tmp_path)
 
 
-def test_a_file_in_the_place_of_the_workspace(tmp_path: Path) -> None:
-    """It is an error to every operation, not an empty workspace."""
+@pytest.mark.parametrize("workspace", ["file", "file/ws"])
+def test_a_file_in_the_place_of_the_workspace(workspace: str, tmp_path: Path) -> None:
+    """It is an error to every operation, not an empty workspace; so is one on the way there."""
     (tmp_path / "file").touch()
 
     async def check(store: LocalStore) -> None:
         for request in (store.get, store.head, store.list, store.delete, lambda key: store.put(key, b"", CREATE)):
-            with pytest.raises(StoreError, match="is a file: a workspace is a folder"):
+            with pytest.raises(ConfigurationError, match="is a file: a workspace is s3://bucket/prefix or a folder"):
                 await request("key")
 
-    run(check, tmp_path / "file")
+    run(check, tmp_path / workspace)
 
 
 def test_a_workspace_that_is_not_there(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ NAMES = {
         AccessDenied ActiveOwner Backend ConfigurationError CredentialsExpired DamagedWorkspace Event
         FailedAttempt FailedGroup FailedPath Finding HandlerError Hooks InvalidPath LeaseLost LocalBackend Look
         NotFound Observer OutcomeUnknown PathResult PermanentError Pool PoolStats PreconditionFailed QueueOptions
-        QueueStatus RetryLater RunSummary S3Backend S3QueueError StoreError StoreUnsuitable Throttled Unanswered
-        Unsupported Watch WorkItem WorkQueue WriteConflict current_item open_client open_queue
+        QueueStatus RetryLater RunSummary S3Backend S3QueueError StoreError StoreFull StoreUnsuitable Throttled
+        Unanswered Unsupported Watch WorkItem WorkQueue WriteConflict current_item open_client open_queue
     """,
     s3queue.stores: """
         Body CREATE Create Deleted Head Listed LocalStore MemoryBucket MemoryStore OVERWRITE Overwrite Page PutMode

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from s3queue import ConfigurationError, Event, QueueOptions, StoreUnsuitable, WorkQueue
-from s3queue._backend import Backend
+from s3queue import AccessDenied, ConfigurationError, Event, QueueOptions, StoreFull, StoreUnsuitable, WorkQueue
+from s3queue._backend import Backend, LocalBackend
 from s3queue._events import Events
 from s3queue._runtime import Runtime
 from s3queue._store_check import check_store
-from s3queue.stores import MemoryStore, PutMode, Written
+from s3queue.stores import LocalStore, MemoryStore, PutMode, Written
 from s3queue.stores._port import OVERWRITE
 from s3queue.stores._s3 import S3Store
 from tests.conftest import client_of, store_on
@@ -107,6 +111,32 @@ async def test_conditions_that_are_ignored() -> None:
             await check_store(store, Runtime(), Events())
 
         assert not server.objects
+
+
+async def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says nothing of what the store can do: the check raises what any other write on it raises."""
+
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("s3queue.stores._local.write", no_room)
+    unchecked = QueueOptions(check_store=False)
+
+    for options in (QueueOptions(), unchecked):
+        with pytest.raises(StoreFull, match="No space left on device: make room there") as caught:
+            await WorkQueue(LocalBackend(tmp_path), options=options).populate_queue(["a"])
+        assert str(caught.value).startswith(f"{tmp_path}: ")
+
+
+async def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """The remedy is a folder's, not a bucket's."""
+
+    class ReadOnly(LocalStore):
+        async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
+            raise AccessDenied(f"{self.name}: Read-only file system")
+
+    with pytest.raises(StoreUnsuitable, match="Read-only file system.*permission to read and write in the folder"):
+        await check_store(ReadOnly(tmp_path, Runtime()), Runtime(), Events())
 
 
 class _TwoWinners(MemoryStore):

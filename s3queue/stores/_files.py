@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from s3queue._errors import AccessDenied, PreconditionFailed, StoreError, Throttled, Unanswered, Unsupported
+from s3queue._errors import (
+    AccessDenied,
+    PreconditionFailed,
+    StoreError,
+    StoreFull,
+    Throttled,
+    Unanswered,
+    Unsupported,
+)
 from s3queue.stores._port import Version
 
 __all__ = [
@@ -32,6 +40,7 @@ _TICKS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _BUSY = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK}
 _NO_ANSWER = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def encodes(name: str) -> bool:
@@ -161,5 +170,7 @@ def mapped(name: str) -> Iterator[None]:
             raise AccessDenied(text) from error
         if error.errno in _BUSY:
             raise Throttled(text) from error
+        if error.errno in _FULL:
+            raise StoreFull(f"{text}: make room there, and start again") from error
         # An error of the disk in a write's last step does not say that nothing was written.
         raise (Unanswered if error.errno in _NO_ANSWER else StoreError)(text) from error

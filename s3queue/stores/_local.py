@@ -29,7 +29,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from s3queue._errors import ConfigurationError, InvalidPath, NotFound, PreconditionFailed, StoreError, Unanswered
+from s3queue._errors import ConfigurationError, InvalidPath, NotFound, PreconditionFailed, Unanswered
 from s3queue._runtime import Runtime
 from s3queue.stores._files import (
     encodes,
@@ -281,8 +281,9 @@ class LocalStore:
 
     def _require_folder(self) -> None:
         """A workspace that is not there yet is empty; a file in its place is a mistake."""
-        if self.root.exists() and not self.root.is_dir():
-            raise StoreError(f"{self.root} is a file: a workspace is a folder")
+        there = next(path for path in (self.root, *self.root.parents) if path.exists() or path == path.parent)
+        if not there.is_dir():
+            raise ConfigurationError(f"{there} is a file: a workspace is s3://bucket/prefix or a folder")
 
     def _prepare(self, wall: float, make: bool = True) -> bool:
         """Make the private folder, and clean up after processes that died. False if there is nothing to prepare."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 import anyio
 
-from s3queue import Event, OutcomeUnknown, QueueOptions, StoreError, StoreUnsuitable, current_item, open_queue
+from s3queue import Event, OutcomeUnknown, QueueOptions, StoreError, current_item, open_queue
 
 #: Short, so that much happens in a minute: a stopped process loses its leases after 4 s, others take them after 8.
 OPTIONS = QueueOptions(
@@ -70,7 +70,7 @@ async def work(workspace: str, ledger_at: Path, seed: int, per: Per) -> None:
         try:
             async with open_queue(workspace, options=OPTIONS, observer=observe) as queue:
                 summary = await queue.run(handle, workers=6, per=per)
-        except (StoreError, StoreUnsuitable):  # what a supervisor is for; a full disk fails the start-up check
+        except StoreError:  # what a supervisor is for; a full disk fails the start-up check, too
             await anyio.sleep(0.5)
             continue
         if settled and summary.complete:
@@ -84,7 +84,7 @@ async def populate(workspace: str, prefix: str, count: int) -> None:
             async with open_queue(workspace, options=OPTIONS) as queue:
                 await queue.populate_queue([f"{prefix}-{i}" for i in range(count)], items_per_group=3)
                 return
-        except (OutcomeUnknown, StoreError, StoreUnsuitable):
+        except (OutcomeUnknown, StoreError):
             await anyio.sleep(0.5)
 
 
