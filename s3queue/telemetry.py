@@ -7,6 +7,7 @@
         await queue.run(telemetry.traced(convert), per="path")
 
 An SDK that the program has set up (or ``opentelemetry-instrument``) sends them out; without one every call is a no-op.
+On the command line ``s3queue work --otel`` does all of this, and sets an SDK up if there is none.
 
 ==================================  =========  =====================================================================
 metric                              kind       what

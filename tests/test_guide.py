@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import configparser
+import gzip
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,7 @@ def test_every_page_is_included() -> None:
 def test_every_recipe_is_tried() -> None:
     """A block that is not in this table is one that no test of this module knows."""
     tried = {
-        "fleets.md": ["sh", "ini", "yaml", "sh", "json"],
+        "fleets.md": ["sh", "sh", "ini", "yaml", "sh", "json"],
         "buckets.md": ["json"] * 6 + ["toml", "python"],
         "stores.md": [],
         "olmocr.md": ["sh"],
@@ -121,6 +124,39 @@ def test_the_commands_run(page: str, heading: str, prepared: Path) -> None:
     for line in block(page, "sh", heading).commands:
         if " work " in line:
             run_to_its_end(line, prepared)
+
+
+@pytest.mark.slow
+def test_the_measurements_reach_a_collector(prepared: Path) -> None:
+    """Spans and metrics come in by OTLP over HTTP, under the name that the recipe gives."""
+    text = block("fleets.md", "sh", "Metrics and spans").text
+    install, *rest = text.splitlines()
+    assert install.startswith(
+        "pip install 's3queue[cli,otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+    )
+    received: dict[str, bytes] = {}
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            unpacked = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+            received[self.path] = received.get(self.path, b"") + unpacked
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"http://127.0.0.1:{server.server_port}"
+        run_to_its_end("\n".join(rest).replace("http://collector:4318", place), prepared)
+        server.shutdown()
+
+    assert b"s3queue.handle" in received["/v1/traces"]
+    assert b"s3queue.groups.done" in received["/v1/metrics"]
+    assert all(b"convert" in body for body in received.values())
 
 
 def unit_file(prepared: Path) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from s3queue._errors import AccessDenied, ConfigurationError, DamagedWorkspace, InvalidPath, S3QueueError
+from s3queue._events import Observer, together
 from s3queue._handlers import Handler
 from s3queue._model import RunSummary
 from s3queue._options import QueueOptions
@@ -47,6 +48,7 @@ from s3queue.cli._durations import parse_duration
 from s3queue.cli._fetch import Fetch, FetchSpace, fetching, parse_size
 from s3queue.cli._inputs import collect
 from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
+from s3queue.cli._otel import Otel, telling_otel
 from s3queue.cli._processes import Child, Fleet
 from s3queue.cli._settings import options, use
 
@@ -161,8 +163,8 @@ def work(
     grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3, max_crashes: MaxCrashes = 3,
     result: Kept = None, once: Once = False, forever: Forever = False, max_groups: MaxGroups = None,
     max_runtime: MaxRuntime = None, fetch: Fetch = False, fetch_space: FetchSpace = "10GB",
-    unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False, log_format: LogFormat = "text",
-    log_level: LogLevel = None,
+    unsafe_store: Unsafe = False, otel: Otel = False, as_json: AsJson = False, verbose: Verbose = False,
+    log_format: LogFormat = "text", log_level: LogLevel = None,
 ) -> int:  # fmt: skip
     """Work on the queue until everything in it is done. Start it on as many machines as you like.
 
@@ -182,7 +184,7 @@ def work(
     )
     job = _Job(
         _handler(handler, command, result), workers, per, timeout, grace,
-        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None,
+        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None, otel,
     )  # fmt: skip
     output = _Output(as_json, level_of(log_level, verbose), log_format)
     return run_async(partial(_work, workspace, settings, job, output, called=ctx.obj))
@@ -196,8 +198,8 @@ def run_both(
     timeout: Timeout = None, grace: Grace = 30.0, lease_ttl: LeaseTtl = 120.0, max_attempts: MaxAttempts = 3,
     max_crashes: MaxCrashes = 3, result: Kept = None, once: Once = False, forever: Forever = False,
     max_groups: MaxGroups = None, max_runtime: MaxRuntime = None, fetch: Fetch = False,
-    fetch_space: FetchSpace = "10GB", unsafe_store: Unsafe = False, as_json: AsJson = False, verbose: Verbose = False,
-    log_format: LogFormat = "text", log_level: LogLevel = None,
+    fetch_space: FetchSpace = "10GB", unsafe_store: Unsafe = False, otel: Otel = False, as_json: AsJson = False,
+    verbose: Verbose = False, log_format: LogFormat = "text", log_level: LogLevel = None,
 ) -> int:  # fmt: skip
     """Populate and work, in one.
 
@@ -208,7 +210,7 @@ def run_both(
     )
     job = _Job(
         _handler(handler, command, result), workers, per, timeout, grace,
-        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None,
+        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None, otel,
     )  # fmt: skip
     output = _Output(as_json, level_of(log_level, verbose), log_format)
     called: _Called = ctx.obj
@@ -282,6 +284,8 @@ class _Job:
     processes: int = 1
     #: Bytes of local copies that the handler gets of what lies on S3; None for no copies.
     fetch_space: int | None = None
+    #: Whether OpenTelemetry is told.
+    otel: bool = False
 
     async def run(self, queue: WorkQueue, settings: QueueOptions, **limits: Any) -> RunSummary:
         """Do it, on this queue, within these limits."""
@@ -343,7 +347,8 @@ async def _work(
     added: dict[str, int] = {}
     async with AsyncExitStack() as stack:
         stack.enter_context(display.telling_log())
-        queue = await stack.enter_async_context(working_on(workspace, settings, display.observe))
+        job, observe = await stack.enter_async_context(_telling(job, display.observe))
+        queue = await stack.enter_async_context(working_on(workspace, settings, observe))
         if paths:
             added = {"paths": len(set(paths)), "groups_added": await queue.populate_queue(paths, items_per_group)}
             output.populated(paths, added["groups_added"])
@@ -359,6 +364,16 @@ async def _work(
     show_summary(output.console, summary)
     output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
+
+
+@asynccontextmanager
+async def _telling(job: _Job, observer: Observer) -> AsyncIterator[tuple[_Job, Observer]]:
+    """The job and what observes its queue; OpenTelemetry is told of both, if that is wanted."""
+    async with telling_otel(job.otel) as telemetry:
+        if telemetry is None:
+            yield job, observer
+        else:
+            yield dataclasses.replace(job, handler=telemetry.traced(job.handler)), together(observer, telemetry)
 
 
 async def _work_in_processes(
@@ -379,7 +394,11 @@ async def _work_in_processes(
 
 async def _work_as_child(workspace: str, settings: QueueOptions, job: _Job, child: Child) -> int:
     settings = dataclasses.replace(settings, check_store=False)  # the parent has checked it
-    async with child.reporting(job.grace), working_on(workspace, settings, child.observe) as queue:
+    async with (
+        child.reporting(job.grace),
+        _telling(job, child.observe) as (job, observe),
+        working_on(workspace, settings, observe) as queue,
+    ):
         summary = await job.run(queue, settings, max_groups=child.max_groups, max_runtime=child.max_runtime)
         child.ended(summary)
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
