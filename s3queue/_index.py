@@ -120,6 +120,12 @@ class Index:
         last = bisect_right(self._heads, head, first)
         return bisect_left(range(last), group, first, key=self.name)
 
+    def beginning(self, start: str) -> range:
+        """The positions of the groups whose names begin with these digits."""
+        first = self.position(start)
+        # "g" comes after every digit of a name.
+        return range(first, bisect_left(range(len(self)), start + "g", first, key=self.name))
+
     def names(self) -> set[str]:
         """The names of all groups."""
         return {self.name(i) for i in range(len(self))}

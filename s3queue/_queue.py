@@ -18,6 +18,7 @@ from s3queue._errors import ConfigurationError, LeaseLost, NotFound, OutcomeUnkn
 from s3queue._events import Observer
 from s3queue._handlers import Handler, Runner
 from s3queue._hooks import Hooks
+from s3queue._index import Index
 from s3queue._inspection import inspect
 from s3queue._model import FailedAttempt, FailedGroup, Finding, PathResult, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
@@ -32,6 +33,9 @@ from s3queue._workspace import Workspace
 from s3queue.stores._open import open_store
 
 __all__ = ["WorkQueue", "open_queue"]
+
+#: Digits of a hash that name a group, if they are no other one's.
+_DIGITS_LEAST = 4
 
 
 class WorkQueue:
@@ -183,11 +187,13 @@ class WorkQueue:
         return await list_failed(self._workspace.store, loaded.index, self._workspace.events)
 
     async def history(self, group: str) -> list[FailedAttempt]:
-        """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one.
+        """Every failed attempt at the group of this hash that is on record, first to last; also of a finished one, and
+        of one that was reset, by its old hash.
 
-        Empty for a hash that is no group. Raises the store's errors.
+        Raises `ConfigurationError` for a hash that is no group of this workspace, and the store's errors.
         """
-        return await list_history(self._workspace.store, group)
+        found = await list_history(self._workspace.store, group)
+        return found or await list_history(self._workspace.store, *await self._known([group]))
 
     async def results(self) -> AsyncIterator[PathResult]:
         """Every finished path of the workspace with what its handler returned, each once, in no particular order.
@@ -205,8 +211,9 @@ class WorkQueue:
         """Give dead and waiting groups a clean slate, so that they are claimable now; returns how many.
 
         All that `failures` lists, or those with these hashes; groups that somebody holds are left alone. Paths that are
-        done stay done, and the records of what failed before stay. Raises `ConfigurationError` for a hash that is no
-        group of this workspace.
+        done stay done, and the records of what failed before stay. A hash may be cut short, here and wherever one is
+        asked for, to four digits or more that no other group's begins with. Raises `ConfigurationError` for a hash that
+        is no group of this workspace.
         """
         wanted = [group.hash for group in await self.failures()] if hashes is None else await self._known(hashes)
         revived = 0
@@ -224,8 +231,7 @@ class WorkQueue:
         For leases that are stuck: an owner that is alive loses its work on the group. Raises `ConfigurationError` for a
         hash that is no group of this workspace, `OutcomeUnknown` if the lock changes meanwhile.
         """
-        await self._known([group])
-        return await self._workspace.operator.break_lease(group)
+        return await self._workspace.operator.break_lease(*await self._known([group]))
 
     async def reset(self, hashes: Iterable[str]) -> dict[str, str]:
         """Run finished groups again; returns their new hashes, by the old ones.
@@ -233,7 +239,7 @@ class WorkQueue:
         Each gets a new name, and its epochs go on. Its old completion stays in the workspace, as history; `results`
         shows the new one. Raises `ConfigurationError` for a group that is unknown or not finished, `OutcomeUnknown`.
         """
-        names = await self._workspace.operator.reset(hashes)
+        names = await self._workspace.operator.reset(await self._known(hashes))
         await self._claims.scheduler.refresh()
         return names
 
@@ -257,12 +263,9 @@ class WorkQueue:
                 yield finding
 
     async def _known(self, hashes: Iterable[str]) -> list[str]:
-        loaded = await self._workspace.catalogue.load()
-        wanted = list(hashes)
-        for group in wanted:
-            if loaded.index.find(group) is None:
-                raise ConfigurationError(f"{group!r} is no group of this workspace: `failures` lists their hashes")
-        return wanted
+        """The whole hashes of the groups that these name, or begin to name. Raises `ConfigurationError`."""
+        index = (await self._workspace.catalogue.load()).index
+        return [_whole(index, start) for start in hashes]
 
     @asynccontextmanager
     async def pool(
@@ -365,6 +368,18 @@ class WorkQueue:
         """Make `run`, or the pool at work, stop as the first signal does. Does nothing if there is none."""
         if self._pool is not None:
             self._pool.stop()
+
+
+def _whole(index: Index, start: str) -> str:
+    found = index.beginning(start) if len(start) >= _DIGITS_LEAST else range(0)
+    if len(found) > 1:
+        raise ConfigurationError(f"the hashes of {len(found)} groups begin with {start!r}: give more of it")
+    if not found:
+        raise ConfigurationError(
+            f"{start!r} is no group of this workspace: `failures` and `results` show the hashes of those that failed "
+            "and of those that are done"
+        )
+    return index.name(found[0])
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -220,8 +221,15 @@ class S3Store:
     async def list(
         self, prefix: str, *, start_after: str | None = None, resume: str | None = None, limit: int = 1000
     ) -> Page:
-        after = start_after if resume is None and self.lists_in_order else None
-        return await self._through(lambda bucket: bucket.list(prefix, start_after=after, resume=resume, limit=limit))
+        if self.lists_in_order:
+            after = start_after if resume is None else None
+            return await self._through(
+                lambda bucket: bucket.list(prefix, start_after=after, resume=resume, limit=limit)
+            )
+        # S3 Express takes only prefixes that are folders.
+        folder = prefix[: prefix.rfind("/") + 1]
+        page = await self._through(lambda bucket: bucket.list(folder, start_after=None, resume=resume, limit=limit))
+        return dataclasses.replace(page, objects=[item for item in page.objects if item.key.startswith(prefix)])
 
 
 def _spelled(version: Version, quoted: bool) -> str:

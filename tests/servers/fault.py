@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import html
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -179,7 +180,7 @@ class FaultServer:
 
     def _delete_many(self, body: bytes) -> Reply:
         for key in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL):
-            self.objects.pop(key, None)
+            self.objects.pop(html.unescape(key), None)
         return Reply(200, b"<?xml version='1.0'?><DeleteResult></DeleteResult>")
 
     def _list(self, query: Mapping[str, str]) -> Reply:
