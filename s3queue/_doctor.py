@@ -28,7 +28,7 @@ from s3queue._events import Events
 from s3queue._options import QueueOptions
 from s3queue._prices import Prices, prices_of
 from s3queue._runtime import Runtime
-from s3queue._store_check import CHECKS, Check, Scratch, examine, name_of, scratch_keys
+from s3queue._store_check import CHECKS, Check, Scratch, access_remedy, examine, name_of, scratch_keys
 from s3queue._tasks import task_group
 from s3queue.stores._port import CREATE, OVERWRITE, Page, Store
 from s3queue.stores._retry import RetryingStore
@@ -155,7 +155,12 @@ class _Doctor:
         try:
             took = statistics.median([await self._timed(request) for _ in range(_SAMPLES)])
         except AccessDenied as error:
-            self._say(name, "failed", str(error), remedy=self._remedy(name))
+            self._say(
+                name,
+                "failed",
+                str(error),
+                remedy=access_remedy(self._store, _PERMISSIONS[name], writes=name == "write"),
+            )
             return False
         except NotFound as error:  # of what could not be written: whoever may not read is told so
             self._say(name, "skipped", str(error))
@@ -165,12 +170,6 @@ class _Doctor:
             return False
         self._say(name, "ok", f"{_PERMISSIONS[name]} is allowed" if self._on_s3 else "is allowed", seconds=took)
         return True
-
-    def _remedy(self, name: str) -> str:
-        if not self._on_s3:
-            return "give this user permission to read and write in the folder"
-        also = ", and give what the bucket's policy demands of a PUT as `put_args`" if name == "write" else ""
-        return f"check the credentials, allow {_PERMISSIONS[name]}{also}"
 
     async def _timed(self, request: Callable[[], Awaitable[Any]]) -> float:
         # The event loop's own clock may tick in milliseconds (uvloop's does).

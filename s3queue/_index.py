@@ -20,7 +20,7 @@ from itertools import islice
 
 import zstandard
 
-from s3queue._errors import DamagedWorkspace, InvalidPath
+from s3queue._errors import ConfigurationError, DamagedWorkspace, InvalidPath
 
 __all__ = ["Index", "decompress", "group_hash", "successor", "validate_paths"]
 
@@ -28,6 +28,8 @@ __all__ = ["Index", "decompress", "group_hash", "successor", "validate_paths"]
 Text = bytes | bytearray
 
 _NAME = 20
+#: Digits of a name that stand for it, if no other one begins with them.
+_DIGITS_LEAST = 4
 _RECORD = re.compile(rb"[0-9a-f]{40}(?:,|$)")
 #: Most records: a line without a quote.
 _PLAIN = re.compile(rb"([0-9a-f]{2})[0-9a-f]{38}(?:,[^\"\n]*)?\n")
@@ -120,11 +122,20 @@ class Index:
         last = bisect_right(self._heads, head, first)
         return bisect_left(range(last), group, first, key=self.name)
 
-    def beginning(self, start: str) -> range:
-        """The positions of the groups whose names begin with these digits."""
-        first = self.position(start)
-        # "g" comes after every digit of a name.
-        return range(first, bisect_left(range(len(self)), start + "g", first, key=self.name))
+    def resolve(self, start: str) -> str:
+        """The name of the one group whose name is this, or begins with it. Raises `ConfigurationError`."""
+        first = last = self.position(start)
+        if len(start) >= _DIGITS_LEAST:
+            # "g" comes after every digit of a name.
+            last = bisect_left(range(len(self)), start + "g", first, key=self.name)
+        if last - first > 1:
+            raise ConfigurationError(f"the hashes of {last - first} groups begin with {start!r}: give more of it")
+        if last == first:
+            raise ConfigurationError(
+                f"{start!r} is no group of this workspace: `failures` and `results` show the hashes of those that "
+                "failed and of those that are done"
+            )
+        return self.name(first)
 
     def names(self) -> set[str]:
         """The names of all groups."""

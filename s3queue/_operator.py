@@ -10,7 +10,7 @@ from s3queue import _lease_rules as rules
 from s3queue._catalogue import Catalogue
 from s3queue._errors import ConfigurationError, DamagedWorkspace, NotFound, OutcomeUnknown
 from s3queue._events import Events
-from s3queue._index import Index, successor
+from s3queue._index import successor
 from s3queue._intent import Lost, Unknown, Won, settle
 from s3queue._locks import Locks
 from s3queue._options import QueueOptions
@@ -93,8 +93,8 @@ class Operator:
         """
         index = (await self._catalogue.load()).index
         names = {}
-        for group in groups:
-            epoch = await self._finished_epoch(index, group)
+        for group in [index.resolve(start) for start in groups]:
+            epoch = await self._finished_epoch(group)
             name = successor(group)
             while index.find(name) is not None:
                 name = successor(name)
@@ -107,9 +107,7 @@ class Operator:
         self._events.emit("group.reset", logging.INFO, count=len(names))
         return names
 
-    async def _finished_epoch(self, index: Index, group: str) -> int:
-        if index.find(group) is None:
-            raise ConfigurationError(f"{group!r} is no group of this workspace")
+    async def _finished_epoch(self, group: str) -> int:
         try:
             return Flag.decode((await self._store.get(keys.flag(group))).data).epoch
         except NotFound:

@@ -18,7 +18,6 @@ from s3queue._errors import ConfigurationError, LeaseLost, NotFound, OutcomeUnkn
 from s3queue._events import Observer
 from s3queue._handlers import Handler, Runner
 from s3queue._hooks import Hooks
-from s3queue._index import Index
 from s3queue._inspection import inspect
 from s3queue._model import FailedAttempt, FailedGroup, Finding, PathResult, QueueStatus, RunSummary, WorkItem
 from s3queue._options import QueueOptions
@@ -33,9 +32,6 @@ from s3queue._workspace import Workspace
 from s3queue.stores._open import open_store
 
 __all__ = ["WorkQueue", "open_queue"]
-
-#: Digits of a hash that name a group, if they are no other one's.
-_DIGITS_LEAST = 4
 
 
 class WorkQueue:
@@ -193,7 +189,10 @@ class WorkQueue:
         Raises `ConfigurationError` for a hash that is no group of this workspace, and the store's errors.
         """
         found = await list_history(self._workspace.store, group)
-        return found or await list_history(self._workspace.store, *await self._known([group]))
+        if found:
+            return found
+        (whole,) = await self._known([group])
+        return [] if whole == group else await list_history(self._workspace.store, whole)
 
     async def results(self) -> AsyncIterator[PathResult]:
         """Every finished path of the workspace with what its handler returned, each once, in no particular order.
@@ -239,7 +238,7 @@ class WorkQueue:
         Each gets a new name, and its epochs go on. Its old completion stays in the workspace, as history; `results`
         shows the new one. Raises `ConfigurationError` for a group that is unknown or not finished, `OutcomeUnknown`.
         """
-        names = await self._workspace.operator.reset(await self._known(hashes))
+        names = await self._workspace.operator.reset(hashes)
         await self._claims.scheduler.refresh()
         return names
 
@@ -265,7 +264,7 @@ class WorkQueue:
     async def _known(self, hashes: Iterable[str]) -> list[str]:
         """The whole hashes of the groups that these name, or begin to name. Raises `ConfigurationError`."""
         index = (await self._workspace.catalogue.load()).index
-        return [_whole(index, start) for start in hashes]
+        return [index.resolve(start) for start in hashes]
 
     @asynccontextmanager
     async def pool(
@@ -368,18 +367,6 @@ class WorkQueue:
         """Make `run`, or the pool at work, stop as the first signal does. Does nothing if there is none."""
         if self._pool is not None:
             self._pool.stop()
-
-
-def _whole(index: Index, start: str) -> str:
-    found = index.beginning(start) if len(start) >= _DIGITS_LEAST else range(0)
-    if len(found) > 1:
-        raise ConfigurationError(f"the hashes of {len(found)} groups begin with {start!r}: give more of it")
-    if not found:
-        raise ConfigurationError(
-            f"{start!r} is no group of this workspace: `failures` and `results` show the hashes of those that failed "
-            "and of those that are done"
-        )
-    return index.name(found[0])
 
 
 @asynccontextmanager

@@ -39,11 +39,7 @@ _RACERS = 16
 _SETTLE_FOR = 8.0
 _CLEAN_UP_FOR = 20.0
 _USE_ANOTHER = "use a store that honours conditional writes (If-None-Match and If-Match), in a version that does"
-_ALLOW_ON_S3 = (
-    "check the credentials, allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, and give what the "
-    "bucket's policy demands of a PUT as `put_args`"
-)
-_ALLOW_IN_FOLDER = "give this user permission to read and write in the folder"
+_ALL_ACTIONS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 _STRONG = "use a store with strong read-after-write consistency"
 
 
@@ -135,6 +131,14 @@ async def check_store(store: Store, runtime: Runtime, events: Events, *, unsafe:
     events.emit("store.unsafe", logging.WARNING, store=store.name, problem=str(problem))
 
 
+def access_remedy(store: Store, actions: str, *, writes: bool) -> str:
+    """What to do where the store refuses access; `actions` are S3's names of what it must allow."""
+    if not store.name.startswith("s3://"):
+        return "give this user permission to read and write in the folder"
+    also = ", and give what the bucket's policy demands of a PUT as `put_args`" if writes else ""
+    return f"check the credentials, allow {actions}{also}"
+
+
 async def _first_problem(scratch: Scratch) -> Problem | None:
     for check in CHECKS:
         problem = await examine(check, scratch)
@@ -158,7 +162,7 @@ async def examine(check: Check, scratch: Scratch) -> Problem | None:
     except AccessDenied as error:
         return Problem(
             f"access denied while checking {name_of(check)} ({error})",
-            _ALLOW_ON_S3 if scratch.store.name.startswith("s3://") else _ALLOW_IN_FOLDER,
+            access_remedy(scratch.store, _ALL_ACTIONS, writes=True),
         )
     except StoreError as error:
         return Problem(f"the store failed on {name_of(check)} ({error})", _USE_ANOTHER)

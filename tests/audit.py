@@ -51,6 +51,8 @@ class Audit:
         self._stillborn: set[tuple[str, int]] = set()
         #: Groups whose locks were touched by those who keep no lease, or break them: there, owners may overlap.
         self._disturbed: set[str] = set()
+        #: (author, group) of completions that were sent.
+        self._flags_sent: set[tuple[str, str]] = set()
         self._promised: set[str] = set()
         self.told_done = Counter[str]()
         self.runs = Counter[str]()
@@ -126,7 +128,10 @@ class Audit:
         )
 
     def sends_flag(self, author: str, group: str) -> None:
-        """A process sends a completion for the first time: the lock must be its own then, however late it arrives."""
+        """A process sends a completion: the first time the lock must be its own, however late it arrives."""
+        if (author, group) in self._flags_sent:
+            return
+        self._flags_sent.add((author, group))
         if self._data(keys.flag(group)) is not None:
             return  # its lock may have been cleared away
         writing = self._writings.get(keys.lock(group))

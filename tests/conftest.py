@@ -107,8 +107,8 @@ def prefix() -> str:
 
 
 @asynccontextmanager
-async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
-    """A client with explicit credentials, as a user would make one; the bucket exists afterwards."""
+async def bare_client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
+    """A client with explicit credentials, as a user would make one."""
     async with get_session().create_client(
         "s3",
         endpoint_url=server.endpoint,
@@ -125,6 +125,13 @@ async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
             }
         ),
     ) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
+    """The same; the bucket exists afterwards."""
+    async with bare_client_of(server, **config) as client:
         if server.bucket not in {bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]}:
             await client.create_bucket(Bucket=server.bucket)
         yield client

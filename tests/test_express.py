@@ -10,15 +10,14 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
 
 from s3queue import Backend, ConfigurationError, QueueOptions, WorkItem, WorkQueue
 from s3queue import _keys as keys
 from s3queue.stores import OVERWRITE
 from s3queue.stores._s3 import S3Store
 from s3queue.testing import STORE_CHECKS, StoreCheck
-from tests.servers.fault import FaultServer, Reply, Request, error, listing
+from tests.conftest import bare_client_of
+from tests.servers.fault import FaultServer, Reply, Request, error
 
 BUCKET = "bucket--use1-az4--x-s3"
 SESSION = (
@@ -47,27 +46,16 @@ class DirectoryBucket(FaultServer):
     def _page(self, prefix: str, query: Mapping[str, str]) -> Reply:
         names = sorted((key for key in self.objects if key.startswith(prefix)), key=lambda key: key[::-1])
         start, most = int(query.get("continuation-token", "0")), int(query.get("max-keys", "1000"))
-        page = names[start : start + most]
-        items = [(key, self._etag(data), len(data), at) for key in page for data, at in [self.objects[key]]]
-        return listing(items, token=str(start + most) if start + most < len(names) else None)
+        token = str(start + most) if start + most < len(names) else None
+        return self.listing_of(names[start : start + most], token)
 
 
 @asynccontextmanager
 async def express() -> AsyncIterator[tuple[S3Store, DirectoryBucket]]:
     async with (
         DirectoryBucket() as server,
-        get_session().create_client(
-            "s3",
-            endpoint_url=server.target.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            config=AioConfig(
-                retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, max_pool_connections=64,
-                request_checksum_calculation="when_required", response_checksum_validation="when_required",
-            ),
-        ) as client,
-    ):  # fmt: skip
+        bare_client_of(server.target, s3={"addressing_style": "path"}) as client,
+    ):
         yield S3Store(client, BUCKET, "ws"), server
 
 

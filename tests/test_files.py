@@ -39,4 +39,5 @@ def test_errors_of_the_system(number: int, kind: type[StoreError]) -> None:
         raise OSError(number, os.strerror(number), "/workspace/a")
 
     assert type(caught.value) is kind
-    assert str(caught.value).startswith(f"/workspace: {os.strerror(number)}: /workspace/a")
+    remedy = ": make room there, and start again" if kind is StoreFull else ""
+    assert str(caught.value) == f"/workspace: {os.strerror(number)}: /workspace/a{remedy}"

@@ -131,9 +131,7 @@ def test_the_measurements_reach_a_collector(prepared: Path) -> None:
     """Spans and metrics come in by OTLP over HTTP, under the name that the recipe gives."""
     text = block("fleets.md", "sh", "Metrics and spans").text
     install, *rest = text.splitlines()
-    assert install.startswith(
-        "pip install 's3queue[cli,otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
-    )
+    assert install == "pip install 's3queue[cli,otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
     received: dict[str, bytes] = {}
 
     class Collector(BaseHTTPRequestHandler):

@@ -281,7 +281,7 @@ class LocalStore:
 
     def _require_folder(self) -> None:
         """A workspace that is not there yet is empty; a file in its place is a mistake."""
-        there = next(path for path in (self.root, *self.root.parents) if path.exists() or path == path.parent)
+        there = next(path for path in chain([self.root], self.root.parents) if path.exists() or path == path.parent)
         if not there.is_dir():
             raise ConfigurationError(f"{there} is a file: a workspace is s3://bucket/prefix or a folder")
 

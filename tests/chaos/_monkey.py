@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tests.chaos.worker import OPTIONS, SETTLED, Per
+from s3queue._pool import Per
+from tests.chaos.worker import OPTIONS, SETTLED
 
 _ROOT = Path(__file__).parents[2]
 _WORKERS = 4

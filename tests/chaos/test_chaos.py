@@ -17,6 +17,7 @@ import pytest
 from s3queue import Backend, WorkQueue
 from s3queue import _keys as keys
 from s3queue._index import Index
+from s3queue._pool import Per
 from s3queue._runtime import Runtime
 from s3queue._survey import list_flags
 from s3queue.stores import Store
@@ -24,7 +25,6 @@ from s3queue.stores._local import LocalStore
 from tests.chaos._audit import Completion, broken, read
 from tests.chaos._monkey import Fleet, fleet, harass
 from tests.chaos._proxy import proxy
-from tests.chaos.worker import Per
 from tests.conftest import client_of, store_on
 from tests.servers._process import HOST, S3Server
 from tests.servers.seaweed import restartable_seaweedfs

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 import anyio
 
 from s3queue import Event, OutcomeUnknown, QueueOptions, StoreError, current_item, open_queue
+from s3queue._pool import Per
 
 #: Short, so that much happens in a minute: a stopped process loses its leases after 4 s, others take them after 8.
 OPTIONS = QueueOptions(
@@ -23,8 +23,6 @@ OPTIONS = QueueOptions(
     claim_ahead=2, completion_grace=5, poll_min=0.5, poll_max=2, index_refresh=2, block_warning=0,
     checkpoint_every=1,
 )  # fmt: skip
-#: What handlers get: a group, or a path.
-Per = Literal["group", "path"]
 #: Lies beside the ledgers from when nobody adds anything any more.
 SETTLED = "settled"
 

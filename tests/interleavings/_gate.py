@@ -154,8 +154,6 @@ class GatedStore:
         self._process = process
         self._audit = audit
         self._store = _Instant(runtime, audit.view(process), skew)
-        #: Groups whose completion was sent.
-        self._flags: set[str] = set()
 
     async def get(self, key: str) -> Body:
         return cast("Body", await self._pass("get", [key], lambda: self._store.get(key)))
@@ -165,8 +163,7 @@ class GatedStore:
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
         group = keys.parse_flag(key)
-        if group is not None and group not in self._flags:
-            self._flags.add(group)
+        if group is not None:
             self._audit.sends_flag(self._process, group)
         return cast("Written", await self._pass("put", [key], lambda: self._store.put(key, data, mode)))
 

@@ -11,7 +11,7 @@ import hashlib
 import html
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Self
@@ -187,10 +187,12 @@ class FaultServer:
         after = query.get("continuation-token") or query.get("start-after") or ""
         keys = sorted(k for k in self.objects if k.startswith(query.get("prefix", "")) and k > after)
         page = keys[: int(query.get("max-keys", "1000"))]
-        return listing(
-            [(key, self._etag(self.objects[key][0]), len(self.objects[key][0]), self.objects[key][1]) for key in page],
-            token=page[-1] if len(page) < len(keys) else None,
-        )
+        return self.listing_of(page, page[-1] if len(page) < len(keys) else None)
+
+    def listing_of(self, keys: Sequence[str], token: str | None) -> Reply:
+        """A page of a listing: these objects, and where to go on."""
+        items = [(key, self._etag(data), len(data), at) for key in keys for data, at in [self.objects[key]]]
+        return listing(items, token=token)
 
 
 def listing(items: list[tuple[str, str, int, float]], *, token: str | None, truncated: bool | None = None) -> Reply:

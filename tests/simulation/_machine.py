@@ -77,13 +77,10 @@ class _Faulty(FaultyStore):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.cable, machine.runtime)
         self._machine = machine
-        #: Groups whose completion was sent.
-        self._flags: set[str] = set()
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> Written:
         group = keys.parse_flag(key)
-        if group is not None and group not in self._flags and not self._machine.dead:
-            self._flags.add(group)
+        if group is not None and not self._machine.dead:
             self._machine.audit.sends_flag(self._machine.name, group)
         return await super().put(key, data, mode)
 
