@@ -121,7 +121,7 @@ async def findings_of(queue: WorkQueue) -> list[str]:
 
 
 @pytest.mark.slow
-def test_outcomes(seaweed: S3Server, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outcomes(seaweed: S3Server, prefix: str, tmp_path: Path, proof: Callable[[str], None]) -> None:
     """500 groups of 20: exactly what always fails or kills is dead, all else done once; everything agrees."""
     paths = batch()
     hopeless = {path for path in paths if path.endswith(("always", "killer"))}
@@ -134,8 +134,7 @@ def test_outcomes(seaweed: S3Server, prefix: str, tmp_path: Path, capsys: pytest
         failed = on_queue(seaweed, prefix, WorkQueue.failures)
         results = on_queue(seaweed, prefix, results_of)
         ended = workers.ended()
-        with capsys.disabled():
-            print(f"\n{workers.requests() / len(paths):.3f} requests a path, {workers.deaths} deaths of processes")
+        proof(f"outcomes: {workers.requests() / len(paths):.3f} requests a path, {workers.deaths} deaths of processes")
 
         # Each killer kills three times; a death that hit another killer's group counts for both.
         assert 2 + 3 * 2 <= workers.deaths <= 2 + 3 * 3
