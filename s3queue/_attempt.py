@@ -172,6 +172,9 @@ class Attempts:
             await self._claims.name(attempt.lease, unit)
             await self._run_unit(attempt, unit)
             attempt.journal.running = None
+            if last_chance:
+                # Before others run: a death of theirs must not be the third of one that survived.
+                await self._claims.name(attempt.lease, None)
 
     async def _run_unit(self, attempt: Attempt, unit: int) -> float:
         """Returns when it ended."""

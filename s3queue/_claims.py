@@ -69,7 +69,7 @@ class Claims:
         if lease.journal.suspect:
             await self.name(lease, WHOLE)
 
-    async def name(self, lease: Lease, unit: int) -> None:
+    async def name(self, lease: Lease, unit: int | None) -> None:
         """Raises as `Leases.name` does."""
         await self._leases.name(lease, unit)
         self.keeper.extended(lease)

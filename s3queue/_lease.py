@@ -160,8 +160,8 @@ class Leases:
             await self._save_news(lease)
             return await self._renew(lease, until=lease.deadline)
 
-    async def name(self, lease: Lease, unit: int) -> None:
-        """Say in the lock which unit is about to run, so that a crash can be blamed on it.
+    async def name(self, lease: Lease, unit: int | None) -> None:
+        """Say in the lock which unit is about to run, so that a crash can be blamed on it; or that none runs.
 
         Raises `LeaseLost`, and `OutcomeUnknown` if the lease would end before that is acknowledged."""
         async with lease.writing:

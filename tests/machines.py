@@ -65,10 +65,13 @@ class Machine:
 
     def locks(self) -> list[LockRecord]:
         """Those of groups that are not done: the others are left over, and guard nothing."""
+        return list(self.locks_by_group().values())
+
+    def locks_by_group(self) -> dict[str, LockRecord]:
         found, _ = self.bucket.slice(keys.LOCKS, None, 10**6)
         done = {keys.parse_flag(key) for key in self.flags()}
-        open_locks = [item for item in found if keys.parse_lock(item.key) not in done]
-        return [LockRecord.decode(self.bucket.find(item.key).data) for item in open_locks]
+        groups = {group: item.key for item in found if (group := keys.parse_lock(item.key)) and group not in done}
+        return {group: LockRecord.decode(self.bucket.find(key).data) for group, key in groups.items()}
 
     def failures(self) -> list[Failure]:
         found, _ = self.bucket.slice(keys.FAILURES, None, 10**6)

@@ -38,10 +38,9 @@ async def main(workspace: str, ledger: Ledger, marks: Marks, fixed: bool) -> Non
         ledger.write(event="began", path=path, epoch=item.epoch)
         await anyio.sleep(0.01)
         kind = path.split("-")[1]
-        if kind == "once" and marks.first(path):
-            raise ValueError(f"{path} fails the first time")
-        if kind == "always" and not fixed:
-            raise ValueError(f"{path} fails always")
+        if (kind == "once" and marks.first(path)) or (kind == "always" and not fixed):
+            ledger.write(event="raised", path=path)
+            raise ValueError(f"{path} fails {'always' if kind == 'always' else 'the first time'}")
         if kind == "killer" and not fixed:
             os._exit(9)
         ledger.write(event="ended", path=path, hash=item.hash, requests=sum(queue._workspace.store.requests.values()))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,25 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class Fleet:
-    """Worker processes, and what they wrote down."""
+    """Four worker processes, and what they wrote down.
 
-    def __init__(self, server: S3Server, prefix: str, folder: Path, *, count: int, lease_ttl: float) -> None:
-        self.ledgers = [folder / f"ledger{i}" for i in range(count)]
+    `most`: how many groups each begins before `open_gate`; None for as many as there are."""
+
+    def __init__(
+        self, server: S3Server, prefix: str, folder: Path, *, lease_ttl: float, most: Sequence[int] | None = None
+    ) -> None:
+        self.ledgers = [folder / f"ledger{i}" for i in range(4)]
+        self._gate = folder / "gate"
         environment = {**os.environ, **server.environment()}
         workspace = f"s3://{server.bucket}/{prefix}"
-        self.processes = [
-            subprocess.Popen([sys.executable, str(WORKER), workspace, str(ledger), str(lease_ttl)], env=environment)
-            for ledger in self.ledgers
-        ]
+        self.processes = []
+        for i, ledger in enumerate(self.ledgers):
+            held = [] if most is None else [str(self._gate), str(most[i])]
+            command = [sys.executable, str(WORKER), workspace, str(ledger), str(lease_ttl), *held]
+            self.processes.append(subprocess.Popen(command, env=environment))
+
+    def open_gate(self) -> None:
+        self._gate.touch()
 
     def facts(self, worker: int) -> list[dict[str, Any]]:
         path = self.ledgers[worker]
@@ -62,9 +71,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(server: S3Server, prefix: str, folder: Path, *, lease_ttl: float) -> Iterator[Fleet]:
-    """Four processes; whatever happens, none is left."""
-    workers = Fleet(server, prefix, folder, count=4, lease_ttl=lease_ttl)
+def fleet(server: S3Server, prefix: str, folder: Path, **options: Any) -> Iterator[Fleet]:
+    """Whatever happens, no process is left."""
+    workers = Fleet(server, prefix, folder, **options)
     try:
         yield workers
     finally:
@@ -111,9 +120,10 @@ def test_four_healthy_processes(seaweed: S3Server, prefix: str, tmp_path: Path) 
 def test_two_of_four_are_killed(seaweed: S3Server, prefix: str, tmp_path: Path) -> None:
     """After ``kill -9`` of two processes the others finish everything, and take nothing from each other."""
     populate(seaweed, prefix)
-    with fleet(seaweed, prefix, tmp_path, lease_ttl=9) as workers:
+    with fleet(seaweed, prefix, tmp_path, lease_ttl=9, most=[500, 500, 0, 0]) as workers:
         workers.kill_after(0, 40)
         workers.kill_after(1, 60)
+        workers.open_gate()
         assert [process.wait(120) for process in workers.processes[2:]] == [0, 0]
 
         orphans = {group for i in (0, 1) for group in workers.count(i, "began") - workers.count(i, "group.done")}

@@ -10,9 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from s3queue import PermanentError, RetryLater
+from s3queue import PermanentError, RetryLater, current_item
 from s3queue import _keys as keys
 from s3queue._index import group_hash
+from s3queue._pool import Per
 from s3queue._records import LockState
 from s3queue.stores import OVERWRITE
 from s3queue.testing import Fault
@@ -27,11 +28,11 @@ def puts(made: Machine, prefix: str) -> int:
     return len([entry for entry in made.store.log if entry[0] == "put" and entry[1].startswith(prefix)])
 
 
-async def killed(made: Machine, handler: Handler, after: float) -> None:
+async def killed(made: Machine, handler: Handler, after: float, per: Per = "path", workers: int = 4) -> None:
     """Run until `after` seconds; then the process is gone, without a word."""
     with anyio.move_on_after(after):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: made.run(handler, per="path", workers=4))
+            tasks.start_soon(lambda: made.run(handler, per=per, workers=workers))
             await anyio.sleep(after - 0.001)
             made.unplug()
             await anyio.sleep_forever()
@@ -251,6 +252,32 @@ async def test_a_killer_is_found_and_dies_alone() -> None:
     assert group.last.kind == "lease expired"
     assert group.last.paths == ("p005",)
     assert set(await process.results()) == {f"p{i:03}" for i in range(12)} - {"p005"}
+
+
+@pytest.mark.parametrize("per", ["path", "group"])
+@virtual
+async def test_who_survives_alone_is_named_no_more(per: Per) -> None:
+    """When others run again, no lock names a path that had its last chance: their deaths would bury it."""
+    made = await machine(8, 4)
+    for seed in (2, 3):  # the first death blames whole groups, the second what their locks name
+        await killed(made, Calls(200.0), after=60.0, per=per, workers=8)
+        made = Machine(made.bucket, seed)
+    await made.queue.populate_queue([f"q{i:03}" for i in range(400)], 4)
+    chances, named_later = set[str](), set[str]()
+
+    async def handler(work: Any) -> None:
+        ours = current_item()
+        for group, lock in made.locks_by_group().items():
+            progress = lock.progress
+            if progress is not None and progress.running is not None and progress.blamed.get(progress.running):
+                (chances if group == ours.hash else named_later).add(group)
+        await anyio.sleep(3)
+
+    summary = await made.run(handler, per=per, workers=8)
+
+    assert (summary.done, summary.failed) == (102, 0)
+    assert chances
+    assert not named_later
 
 
 @virtual

@@ -1,6 +1,8 @@
 """A worker process for the tests: runs a handler that keeps a ledger of its own, one line a fact.
 
-Usage: worker.py WORKSPACE LEDGER [lease_ttl]
+Usage: worker.py WORKSPACE LEDGER lease_ttl [GATE MOST]
+
+While the file GATE is missing it begins no more than MOST groups.
 """
 
 from __future__ import annotations
@@ -25,12 +27,18 @@ class Ledger:
         os.write(self._file, json.dumps(fact).encode() + b"\n")
 
 
-async def main(workspace: str, ledger: Ledger, lease_ttl: float) -> None:
+async def main(workspace: str, ledger: Ledger, lease_ttl: float, gate: Path | None, most: int) -> None:
+    begun = 0
+
     def observe(event: Event) -> None:
         if event.name in ("group.done", "lease.lost", "lease.taken_over"):
             ledger.write(event=event.name, hash=event.fields["hash"])
 
     async def handle(item: WorkItem) -> list[str]:
+        nonlocal begun
+        while gate is not None and begun >= most and not gate.exists():  # noqa: ASYNC110 - a file of another process
+            await anyio.sleep(0.05)
+        begun += 1
         ledger.write(event="began", hash=item.hash, epoch=item.epoch)
         await anyio.sleep(0.05)
         ledger.write(event="ended", hash=item.hash, epoch=item.epoch)
@@ -42,4 +50,6 @@ async def main(workspace: str, ledger: Ledger, lease_ttl: float) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], Ledger(Path(sys.argv[2])), float(sys.argv[3]) if len(sys.argv) > 3 else 120.0)
+    workspace, ledger, lease_ttl, *held = sys.argv[1:]
+    gate, most = (Path(held[0]), int(held[1])) if held else (None, 0)
+    anyio.run(main, workspace, Ledger(Path(ledger)), float(lease_ttl), gate, most)
