@@ -187,7 +187,9 @@ def test_who_dies_is_restarted(folder: Path, start: Start) -> None:
     assert command.said().count("process.died") == 2
     assert "exit code 9" in command.said()
     # What a process had completed, and not yet told when it died, is done all the same, and not counted.
-    assert re.search(r"done (18|19|20) groups", command.said())
+    told = re.search(r"done (\d+) groups", command.said())
+    assert told is not None
+    assert 0 < int(told[1]) <= 20
 
 
 @pytest.mark.slow

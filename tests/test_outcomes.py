@@ -69,14 +69,19 @@ class Fleet:
         """Wait for the end; ``kill -9`` a process whenever so many paths have ended as `kills` says next."""
         while self.running:
             time.sleep(0.05)
-            if kills and len(self.ended()) >= kills[0]:
+            if kills and len(self.ended()) >= kills[0] and self._kill(next(iter(self.running))):
                 kills.pop(0)
-                next(iter(self.running)).send_signal(signal.SIGKILL)
             for process in [process for process in self.running if process.poll() is not None]:
                 ledger = self.running.pop(process)
                 if process.returncode:
                     {9: self.dead, -signal.SIGKILL: self.killed}[process.returncode].append(ledger)
                     self.start()
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> bool:
+        """False if it had ended before."""
+        process.kill()
+        return process.wait() == -signal.SIGKILL
 
     def facts(self, ledger: Path) -> list[dict[str, Any]]:
         lines = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
