@@ -110,15 +110,16 @@ class Journal:
             self.blamed[named] = self.blamed.get(named, 0) + 1
         self.suspect = True
 
-    def cleared(self) -> None:
-        """Every unit that is left was tried, and the process survived."""
+    def cleared(self, max_crashes: int) -> None:
+        """Every unit that is left was tried, and the process survived. Those that crashed too often were not tried."""
+        crashes = {unit: self.crashes(unit) for unit in self.blamed}
+        self.blamed = {unit: count for unit, count in crashes.items() if count >= max_crashes}
         self.suspect, self.running = False, None
-        self.blamed.clear()
 
     def forgiven(self) -> None:
         """Somebody wants all that is not done tried again, from a clean slate."""
-        self.cleared()
-        self.tries, self.errors, self._over = {}, {}, set()
+        self.suspect, self.running = False, None
+        self.tries, self.errors, self.blamed, self._over = {}, {}, {}, set()
 
     # What is left to do.
 

@@ -261,7 +261,7 @@ class Leases:
         `paths` are those that failed; `wait` is the least to wait. Raises `LeaseLost`, `OutcomeUnknown`."""
         if dead is None:
             dead = isinstance(error, PermanentError) or rules.is_last_attempt(lease.record, self._options)
-        lease.journal.cleared()
+        lease.journal.cleared(self._options.max_crashes)
         record = rules.failed(
             lease.record,
             token=self._runtime.token(),

@@ -254,6 +254,37 @@ async def test_a_killer_is_found_and_dies_alone() -> None:
     assert set(await process.results()) == {f"p{i:03}" for i in range(12)} - {"p005"}
 
 
+@virtual
+async def test_a_failure_of_another_path_revives_no_killer() -> None:
+    """What killed its process three times stays dead while its siblings have attempts left."""
+    process = made = await machine(4, 4)
+    calls = Counter[str]()
+
+    async def handler(path: str) -> None:
+        calls[path] += 1
+        if path == "p001":
+            raise ValueError("fails always")
+        if path == "p002":
+            process.unplug()
+            await anyio.sleep_forever()
+
+    for seed in range(2, 20):
+        with anyio.move_on_after(200) as scope:
+            summary = await process.run(handler, per="path", workers=4)
+        if not scope.cancelled_caught:
+            break
+        process = Machine(made.bucket, seed)
+
+    assert calls["p002"] == 3
+    assert summary.dead == 1
+    (group,) = await process.queue.failures()
+    assert {path.path: path.crashes for path in group.paths} == {"p001": 0, "p002": 3}
+    fixed = Calls()
+    await process.queue.retry()
+    assert (await process.run(fixed, per="path")).done == 1
+    assert fixed.counts == Counter(["p001", "p002"])
+
+
 @pytest.mark.parametrize("per", ["path", "group"])
 @virtual
 async def test_who_survives_alone_is_named_no_more(per: Per) -> None:
