@@ -34,12 +34,15 @@ def meets(path):
     began(path)
     while len(list(pids().iterdir())) < 3:
         time.sleep(0.01)
-    print(f"output of {path}", flush=True)
+    print(f"output of {path}\\n", end="", flush=True)  # one write: two threads print
     return os.getpid()
 
 def kills(path):
     began(path)
     if path.startswith("killer"):
+        while len(list(pathlib.Path().glob("p*.began"))) < 20:
+            time.sleep(0.01)
+        time.sleep(1)  # a process tells its parent four times a second what it completed
         os._exit(9)
     return path
 
@@ -187,9 +190,7 @@ def test_who_dies_is_restarted(folder: Path, start: Start) -> None:
     assert command.said().count("process.died") == 2
     assert "exit code 9" in command.said()
     # What a process had completed, and not yet told when it died, is done all the same, and not counted.
-    told = re.search(r"done (\d+) groups", command.said())
-    assert told is not None
-    assert 0 < int(told[1]) <= 20
+    assert re.search(r"done (18|19|20) groups", command.said())
 
 
 @pytest.mark.slow

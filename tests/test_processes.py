@@ -31,20 +31,20 @@ WORKER = Path(__file__).with_name("worker.py")
 class Fleet:
     """Four worker processes, and what they wrote down.
 
-    `most`: how many groups each begins before `open_gate`; None for as many as there are."""
+    `most`: how many groups each begins before `open_gate`."""
 
     def __init__(
-        self, server: S3Server, prefix: str, folder: Path, *, lease_ttl: float, most: Sequence[int] | None = None
+        self, server: S3Server, prefix: str, folder: Path, *, lease_ttl: float, most: Sequence[int] = (GROUPS,) * 4
     ) -> None:
         self.ledgers = [folder / f"ledger{i}" for i in range(4)]
         self._gate = folder / "gate"
         environment = {**os.environ, **server.environment()}
         workspace = f"s3://{server.bucket}/{prefix}"
-        self.processes = []
-        for i, ledger in enumerate(self.ledgers):
-            held = [] if most is None else [str(self._gate), str(most[i])]
-            command = [sys.executable, str(WORKER), workspace, str(ledger), str(lease_ttl), *held]
-            self.processes.append(subprocess.Popen(command, env=environment))
+        command = [sys.executable, str(WORKER), workspace]
+        self.processes = [
+            subprocess.Popen([*command, str(ledger), str(lease_ttl), str(self._gate), str(count)], env=environment)
+            for ledger, count in zip(self.ledgers, most, strict=True)
+        ]
 
     def open_gate(self) -> None:
         self._gate.touch()

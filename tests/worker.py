@@ -1,6 +1,6 @@
 """A worker process for the tests: runs a handler that keeps a ledger of its own, one line a fact.
 
-Usage: worker.py WORKSPACE LEDGER lease_ttl [GATE MOST]
+Usage: worker.py WORKSPACE LEDGER LEASE_TTL GATE MOST
 
 While the file GATE is missing it begins no more than MOST groups.
 """
@@ -27,7 +27,7 @@ class Ledger:
         os.write(self._file, json.dumps(fact).encode() + b"\n")
 
 
-async def main(workspace: str, ledger: Ledger, lease_ttl: float, gate: Path | None, most: int) -> None:
+async def main(workspace: str, ledger: Ledger, lease_ttl: float, gate: Path, most: int) -> None:
     begun = 0
 
     def observe(event: Event) -> None:
@@ -36,7 +36,7 @@ async def main(workspace: str, ledger: Ledger, lease_ttl: float, gate: Path | No
 
     async def handle(item: WorkItem) -> list[str]:
         nonlocal begun
-        while gate is not None and begun >= most and not gate.exists():  # noqa: ASYNC110 - a file of another process
+        while begun >= most and not gate.exists():  # noqa: ASYNC110 - a file of another process
             await anyio.sleep(0.05)
         begun += 1
         ledger.write(event="began", hash=item.hash, epoch=item.epoch)
@@ -50,6 +50,5 @@ async def main(workspace: str, ledger: Ledger, lease_ttl: float, gate: Path | No
 
 
 if __name__ == "__main__":
-    workspace, ledger, lease_ttl, *held = sys.argv[1:]
-    gate, most = (Path(held[0]), int(held[1])) if held else (None, 0)
-    anyio.run(main, workspace, Ledger(Path(ledger)), float(lease_ttl), gate, most)
+    workspace, ledger, lease_ttl, gate, most = sys.argv[1:]
+    anyio.run(main, workspace, Ledger(Path(ledger)), float(lease_ttl), Path(gate), int(most))
