@@ -25,6 +25,7 @@ from heapq import heappop, heappush
 from s3queue import _lease_rules as rules
 from s3queue._index import Index
 from s3queue._options import QueueOptions
+from s3queue._room import choose, runs_of
 from s3queue._runtime import Random
 from s3queue.stores._port import Listed, Version
 
@@ -32,29 +33,39 @@ __all__ = ["Claim", "Finished", "ListStretch", "Plan", "PollLocks", "Probe", "Re
 
 OPEN, HELD, DEAD, MINE, DONE = range(5)
 
-#: At most so many groups that others hold are asked after at each poll, by a HEAD each (1/12 of a LIST's price); more
-#: vanished locks than this are looked up by listing their stretch.
+#: A LIST costs as much as so many HEADs.
+PROBES_A_LISTING = 12
+#: At most so many groups that others hold are asked after at each poll, by a HEAD each; more vanished locks than this
+#: are looked up by listing their stretch.
 PROBES_MOST = 24
 #: So many held groups within so many places of the ring (a page of locks and flags covers about as many) are asked
 #: after by listing their stretch.
 CROWD, STRETCH = 8, 800
-#: The most groups that one picture offers; with more, the last ones would be someone else's before we came to them.
-CANDIDATES_MOST = 500
+#: A picture offers so many groups, and twice as many as the one before while nobody else is about.
+CANDIDATES_LEAST, CANDIDATES_MOST = 32, 512
+#: So much of `completion_grace` a listing of flags is good for; meanwhile its stretch is looked at by its locks alone.
+FLAGS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ListStretch:
-    """List flags and locks from after the group named `after` ("" for the ring's start); then call `saw_stretch`."""
+    """List flags and locks, or one of them, from after the group named `after` ("" for the ring's start); then call
+    `saw_stretch`."""
 
     after: str
+    flags: bool = True
+    locks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim this group, which a listing that began at `listed` (our monotonic clock) showed free."""
+    """Claim this group, which the picture number `picture` showed free; tell `collided` if it is not.
+
+    Its flag was missing in a listing that began at `listed` (our monotonic clock)."""
 
     group: str
     listed: float
+    picture: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +128,14 @@ class Plan:
     _state: bytearray = field(default_factory=bytearray)
     _cursor: int = 0
     _candidates: deque[str] = field(default_factory=deque)
+    #: The last picture: its number, when it was taken, and how many groups the next one may offer.
+    _picture: int = 0
     _pictured: float = -math.inf
+    _offer: int = CANDIDATES_LEAST
+    #: The places of the ring whose flags were listed last, from the first up to, not with, the second; and when.
+    _flagged: tuple[int, int, float] = (0, 0, -math.inf)
+    #: The ring is so small that a page shows all of it, as far as we have seen.
+    _fits: bool = False
     _takeable: deque[str] = field(default_factory=deque)
     #: Groups that are HELD, and may be done: their lock has vanished, or it outlives its flag.
     _probes: deque[str] = field(default_factory=deque)
@@ -132,6 +150,8 @@ class Plan:
     _polled: float = -math.inf
     _next_poll: float = -math.inf
     _poll_wait: float = 0.0
+    #: The least that it may be, after a look that took so many requests.
+    _poll_least: float = 0.0
     _index_checked: float = -math.inf
     #: A listing, poll or index request is under way; its outcome may change every answer.
     _looking: bool = False
@@ -146,7 +166,9 @@ class Plan:
             if place is not None:
                 self._state[place] = state
         self._counts = [self._state.count(state) for state in range(5)]
-        self.collided()
+        self._flagged = (0, 0, -math.inf)
+        self._fits = len(index) <= STRETCH
+        self._go_elsewhere()
 
     def next_step(self, now: float) -> Step:
         """What to do now. A step that looks (lists, polls, refreshes) is given out once until its outcome is told."""
@@ -161,7 +183,7 @@ class Plan:
         start = self._next_open()
         if start is not None:
             self._cursor = start
-            return self._look(ListStretch(self.index.name(start - 1) if start else ""))
+            return self._look(self._stretch_from(start, now))
         return self._idle(now, refresh)
 
     def _next_work(self, now: float) -> TakeOver | Probe | Claim | None:
@@ -177,18 +199,18 @@ class Plan:
             if self._get(group) == HELD:
                 return Probe(group)
         candidate = self._next_candidate(now)
-        return None if candidate is None else Claim(self._mine(candidate), self._pictured)
+        return None if candidate is None else Claim(self._mine(candidate), self._flagged[2], self._picture)
 
     def _idle(self, now: float, refresh: float) -> Step:
         if self._crowds:
-            return self._look(ListStretch(self._crowds.popleft()))
+            return self._look(ListStretch(self._crowds.popleft(), locks=False))
         if not self.count(HELD) and not (self.forever and self.count(DEAD)):
             if now > self._index_checked + self.options.poll_min:
                 return self._look(RefreshIndex())  # it may have grown: look before saying that all is done
             return Wait(refresh) if self.count(MINE) or self.forever else Finished()
-        # A lock that gets ready before the next regular poll is looked for in time, but never faster than poll_min.
+        # A lock that gets ready before the next regular poll is looked for in time, but never faster than is paid for.
         ready = min((seen.ready for seen in self._locks.values()), default=math.inf)
-        due = max(min(self._next_poll, ready), self._polled + self.options.poll_min)
+        due = max(min(self._next_poll, ready), self._polled + self._poll_least)
         if now >= due:
             return self._look(PollLocks())
         return Wait(min([due, refresh, *(when for when, _ in self._handed_back[:1])]))
@@ -217,34 +239,57 @@ class Plan:
         self._looking = False
         first = self._position_after(step.after) if step.after else 0
         last = self._position_after(end) if end else len(self.index)
+        walls = self._walls(locks, date)
         for group in done:
             self.done(group)
         for group, listed in locks.items():
             self._saw_lock(group, listed, date, now)
+        if not step.locks:
+            return
+        if step.flags:
+            self._flagged = (first, last, now)
+        self._fits &= last == len(self.index)
+        self._offer_some(first, min(last, self._flagged[1]), locks, walls)
+        self._picture += 1
         self._pictured = now
-        self._picture(first, last, locks, date)
 
-    def _picture(self, first: int, last: int, locks: Mapping[str, Listed], date: float) -> None:
-        """Offer what is open from position `first` to `last`.
+    def _stretch_from(self, start: int, now: float) -> ListStretch:
+        """What to list to see the groups from this place on."""
+        first, last, listed = self._flagged
+        known = first <= start < last and now - listed < FLAGS_SHARE * self.options.completion_grace
+        if self._fits:
+            start = 0
+        return ListStretch(self.index.name(start - 1) if start else "", flags=not known)
 
-        Whoever claims there now walks on from its newest lock: what is before that comes first, then the rest from its
-        far end, so that the two of us meet once."""
-        behind: list[str] = []
-        ahead: list[str] = []
-        walked = min(
-            (group for group, lock in locks.items() if date - lock.modified < self.options.picture_ttl), default="g"
-        )
-        i = first
-        while len(behind) + len(ahead) < CANDIDATES_MOST:
-            i = self._state.find(OPEN, i, last)
-            if i < 0:
-                break
-            group = self.index.name(i)
-            if group not in locks:
-                (behind if group < walked else ahead).append(group)
-            i += 1
-        self._candidates = deque([*behind, *reversed(ahead)])
-        self._cursor = last if i < 0 else i
+    def _walls(self, locks: Mapping[str, Listed], date: float) -> list[int]:
+        """The places where somebody else has just claimed, in order."""
+        fresh = (group for group, lock in locks.items() if date - lock.modified < self.options.picture_ttl)
+        places = (self.index.find(group) for group in fresh)
+        return sorted(place for place in places if place is not None and self._state[place] not in (MINE, DONE))
+
+    def _offer_some(self, first: int, last: int, locks: Mapping[str, Listed], walls: list[int]) -> None:
+        """Offer some of what is open from place `first` up to, not with, `last`; the next picture offers more."""
+        free = self._free(first, last, locks)
+        if walls:
+            self._offer = CANDIDATES_LEAST
+            walled = bool(free) and free[0] > 0 and self._state[free[0] - 1] == HELD
+            places = choose(runs_of(free, walls, walled=walled), self._cursor, self.rng)
+            # Whoever comes to this run meanwhile leaves us its first quarter, or more.
+            places = places[: max(CANDIDATES_LEAST, len(places) // 4)]
+        else:
+            places = [*(i for i in free if i >= self._cursor), *(i for i in free if i < self._cursor)][: self._offer]
+            self._offer = min(2 * self._offer, CANDIDATES_MOST)
+        self._candidates = deque(self.index.name(place) for place in places)
+        self._cursor = places[-1] + 1 if places else last
+
+    def _free(self, first: int, last: int, locks: Mapping[str, Listed]) -> list[int]:
+        """The open places from `first` up to, not with, `last` that bear no lock; no more than make a difference."""
+        free: list[int] = []
+        i = first - 1
+        while len(free) < 2 * CANDIDATES_MOST and (i := self._state.find(OPEN, i + 1, last)) >= 0:
+            if self.index.name(i) not in locks:
+                free.append(i)
+        return free
 
     def _position_after(self, group: str) -> int:
         i = self.index.position(group)
@@ -266,13 +311,19 @@ class Plan:
         self._unasked = gone if len(gone) <= PROBES_MOST else []
         self._probes = deque(self._unasked)
         self._ask_after([group for group in self._locks if self._get(group) == HELD])
+        self._poll_least = self._price(len(locks))
         quiet = not changed and not vanished
-        longer = min(self.options.poll_max, 2 * max(self.options.poll_min, self._poll_wait))
-        self._poll_wait = longer if quiet else self.options.poll_min
+        longer = min(self.options.poll_max, 2 * max(self._poll_least, self._poll_wait))
+        self._poll_wait = longer if quiet else self._poll_least
         self._polled = now
         self._next_poll = now + self._poll_wait * (0.75 + 0.5 * self.rng.random())
         # Others see the same locks get ready: a random order keeps us apart.
         self.rng.shuffle(self._takeable)
+
+    def _price(self, locks: int) -> float:
+        """Seconds to wait after this poll: a large workspace is looked at the more seldom."""
+        listings = -(-locks // 1000) + len(self._crowds) + len(self._probes) / PROBES_A_LISTING
+        return min(self.options.poll_max, self.options.poll_min * max(1, listings))
 
     def _ask_after(self, held: list[str]) -> None:
         """Groups whose locks are there may be done all the same: find out by listings where they are many."""
@@ -318,7 +369,7 @@ class Plan:
         """Whether a group that was HELD is done; if not, and its lock had vanished, it is free."""
         if is_done:
             self.done(group)
-            self._next_poll = self._polled + self.options.poll_min  # things move: look again soon
+            self._next_poll = self._polled + self._poll_least  # things move: look again soon
         elif self._get(group) == HELD and group not in self._locks:
             self._set(group, OPEN)
 
@@ -336,9 +387,14 @@ class Plan:
         """Whether the group is known to be completed."""
         return self._get(group) == DONE
 
-    def collided(self) -> None:
-        """A candidate was somebody else's already: this picture is stale, and someone walks here. Go elsewhere."""
+    def collided(self, claim: Claim) -> None:
+        """This candidate was somebody else's already: its picture is stale, and someone walks here. Go elsewhere."""
+        if claim.picture == self._picture:
+            self._go_elsewhere()
+
+    def _go_elsewhere(self) -> None:
         self._candidates.clear()
+        self._offer = CANDIDATES_LEAST
         self._cursor = self.rng.randrange(len(self.index)) if len(self.index) else 0
 
     def count(self, state: int) -> int:
@@ -347,7 +403,7 @@ class Plan:
 
     def _next_candidate(self, now: float) -> str | None:
         if self._candidates and now > self._pictured + self.options.picture_ttl:
-            self._cursor = self.index.position(min(self._candidates))
+            self._cursor = self.index.position(self._candidates[0])
             self._candidates.clear()
         while self._candidates:
             group = self._candidates.popleft()

@@ -246,7 +246,7 @@ class Scheduler:
     def _wants_more(self) -> bool:
         left = self.plan.count(plans.OPEN)
         claiming = self._claiming + self._woken
-        if claiming >= max(4, left // _CLAIMING_SHARE):
+        if claiming >= max(3, left // _CLAIMING_SHARE):
             return False
         wanted = self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE)
         if self.allowance is not None:
@@ -328,7 +328,7 @@ class Scheduler:
             case plans.Claim(group, listed):
                 attempt = functools.partial(self._leases.claim, listed=None if self._foreign else listed)
                 if not isinstance(await self._claim(group, attempt), Lease):
-                    self.plan.collided()
+                    self.plan.collided(step)
             case plans.TakeOver(group):
                 position = self.plan.index.find(group)
                 paths = () if position is None else self.plan.index.paths(position)
@@ -378,7 +378,7 @@ class Scheduler:
 
     async def _list_stretch(self, step: plans.ListStretch) -> None:
         now = self._runtime.monotonic()
-        seen = await list_stretch(self._store, step.after)
+        seen = await list_stretch(self._store, step.after, flags=step.flags, locks=step.locks)
         self._foreign |= seen.is_foreign
         self.plan.saw_stretch(step, done=seen.done, locks=seen.locks, end=seen.end, date=seen.date, now=now)
         self._tell_depth()

@@ -120,13 +120,12 @@ async def each_flag(store: Store, look: Callable[[Page], None]) -> None:
             tasks.start_soon(listed, prefix)
 
 
-async def list_stretch(store: Store, after: str) -> Stretch:
-    """The state of the groups that follow `after` on the ring, as one page of flags and one of locks show it."""
+async def list_stretch(store: Store, after: str, *, flags: bool = True, locks: bool = True) -> Stretch:
+    """The state of the groups that follow `after` on the ring, as one page of flags and one of locks show it.
+
+    Without `flags`, or without `locks`, nothing is said of those, and their page is not listed."""
     if not store.lists_in_order:
-        locks = await list_locks(store)
-        flags: dict[str, Listed] = {}
-        await each_flag(store, lambda page: flags.update(_by_group(page.objects, keys.parse_flag)))
-        return Stretch(flags, locks.found, "", locks.date)
+        return await _list_all(store, flags=flags, locks=locks)
     ends: dict[str, str] = {}
     pages: dict[str, Page] = {}
 
@@ -141,17 +140,27 @@ async def list_stretch(store: Store, after: str) -> Stretch:
                     return
 
     async with task_group() as tasks:
-        tasks.start_soon(first_page, keys.FLAGS, keys.flag(after) if after else None, keys.parse_flag)
-        tasks.start_soon(first_page, keys.LOCKS, keys.lock(after) if after else None, keys.parse_lock)
+        if flags:
+            tasks.start_soon(first_page, keys.FLAGS, keys.flag(after) if after else None, keys.parse_flag)
+        if locks:
+            tasks.start_soon(first_page, keys.LOCKS, keys.lock(after) if after else None, keys.parse_lock)
     end = min((end for end in ends.values() if end), default="")
-    done = _by_group(pages[keys.FLAGS].objects, keys.parse_flag)
-    locks_found = _by_group(pages[keys.LOCKS].objects, keys.parse_lock)
-    return Stretch(
-        {group: item for group, item in done.items() if not end or group <= end},
-        {group: item for group, item in locks_found.items() if not end or group <= end},
-        end,
-        pages[keys.LOCKS].date,
-    )
+
+    def within(prefix: str, parse: Callable[[str], str | None]) -> dict[str, Listed]:
+        found = _by_group(pages[prefix].objects, parse) if prefix in pages else {}
+        return {group: item for group, item in found.items() if not end or group <= end}
+
+    date = pages[keys.LOCKS if locks else keys.FLAGS].date
+    return Stretch(within(keys.FLAGS, keys.parse_flag), within(keys.LOCKS, keys.parse_lock), end, date)
+
+
+async def _list_all(store: Store, *, flags: bool, locks: bool) -> Stretch:
+    """The same where listings are in no order: of the whole ring."""
+    listed = await list_locks(store) if locks else ListedLocks({}, 0.0)
+    done: dict[str, Listed] = {}
+    if flags:
+        await each_flag(store, lambda page: done.update(_by_group(page.objects, keys.parse_flag)))
+    return Stretch(done, listed.found, "", listed.date)
 
 
 async def count(store: Store, index: Index, options: QueueOptions) -> QueueStatus:

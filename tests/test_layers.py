@@ -35,7 +35,7 @@ LAYERS: dict[str, int] = {
         ],
         3,
     ),
-    **dict.fromkeys(["_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
+    **dict.fromkeys(["_room", "_plan", "_scheduler", "_keeper", "_leftovers", "_claims"], 4),
     **dict.fromkeys(["_backend", "_handlers", "_turns", "_limits", "_attempt", "_watchdog", "_pool", "_queue"], 5),
     **dict.fromkeys(["cli", "web", "telemetry", "testing", "guide", "__main__", "__init__"], 6),
 }
@@ -95,6 +95,7 @@ def test_the_table_is_complete() -> None:
         "_lease_rules",
         "_journal",
         "_plan",
+        "_room",
         "_picture",
         "_options",
         "_errors",

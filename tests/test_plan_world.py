@@ -135,8 +135,8 @@ class World(RuleBasedStateMachine):
                 self.plan.saw_locks(self.listed(self.locks), date=self.now, now=self.now)
             case Probe(group):
                 self.plan.probed(group, is_done=group in self.done)
-            case Claim(group):
-                self.claim(group, fails=fails)
+            case Claim():
+                self.claim(step, fails=fails)
             case TakeOver(group):
                 self.take_over(group, fails=fails)
 
@@ -147,25 +147,26 @@ class World(RuleBasedStateMachine):
 
     def list_stretch(self, step: ListStretch, after: str) -> None:
         keys = sorted(self.done | set(self.locks))
-        seen = [key for key in keys if key > after]
+        seen = [key for key in keys if key > after and (step.flags or key in self.locks)]
         end = seen[self.page - 1] if len(seen) > self.page else ""
         within = {key for key in seen if not end or key <= end}
         self.plan.saw_stretch(
             step,
-            done=within & self.done,
-            locks=self.listed({group: lock for group, lock in self.locks.items() if group in within}),
+            done=within & self.done if step.flags else set(),
+            locks=self.listed({group: lock for group, lock in self.locks.items() if group in within and step.locks}),
             end=end,
             date=self.now,
             now=self.now,
         )
 
-    def claim(self, group: str, *, fails: bool) -> None:
+    def claim(self, step: Claim, *, fails: bool) -> None:
+        group = step.group
         if group in self.locks:
             self.busy(group)
-            self.plan.collided()
+            self.plan.collided(step)
         elif group in self.done:
             self.plan.done(group)
-            self.plan.collided()
+            self.plan.collided(step)
         else:
             self.handle(group, fails=fails)
 
