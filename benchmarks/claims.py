@@ -20,7 +20,7 @@ import anyio
 from botocore.exceptions import ClientError
 
 from benchmarks import versus
-from benchmarks._common import Numbers, Row, alternately, pinned, run_async, server_of, table
+from benchmarks._common import Numbers, Row, alternately, medians, pinned, run_async, server_of, table
 from benchmarks.null_server import counts
 from benchmarks.peers._ledger import Ledger
 from s3queue import Backend, QueueOptions, WorkItem, WorkQueue
@@ -44,7 +44,7 @@ async def ours(server: S3Server, prefix: str, workers: int, groups: int) -> Numb
     async with client_of(server, max_pool_connections=64) as client:
         queue = WorkQueue(
             Backend(S3Store(client, server.bucket, prefix)),
-            options=QueueOptions(check_store=False, claim_ahead=max(8, workers), claim_concurrency=min(64, workers)),
+            options=QueueOptions(check_store=False, claim_ahead=max(8, workers)),
         )
         await queue.populate_queue([f"path-{i}" for i in range(groups)])
         store = queue._workspace.store  # noqa: SLF001 - its counter
@@ -155,7 +155,7 @@ def fleet(processes: int, groups: int, workers: int = 16) -> Numbers:
         "requests/group": sum(spent.values()) / groups,
         "run twice": ran.total() - groups,
         "groups/s": groups / seconds,
-        **{f"{verb}/group": count / groups for verb, count in spent.items()},
+        **{f"{verb}/group": spent.get(verb, 0) / groups for verb in ("GET", "HEAD", "LIST", "PUT")},
     }
 
 
@@ -196,9 +196,10 @@ def run(
         print(table(found, COLUMNS))
         rows += found
     for processes, count in fleets:
+        several = [fleet(processes, count) for _ in range(rounds)]
         row = {"server": "null", "processes": processes, "groups": count, "side": "s3queue"}
-        rows.append(row | fleet(processes, count))
-    print("\nseveral processes; groups/s with the processes' start")
+        rows.append(row | medians(several) | {"run twice": sum(numbers["run twice"] for numbers in several)})
+    print(f"\nseveral processes, medians of {rounds} rounds; groups/s with the processes' start")
     print(table(rows[-len(fleets) :], ("processes", "groups", "requests/group", "run twice", "groups/s")))
     return rows + (versus.run() if with_peers else [])
 

@@ -27,7 +27,7 @@ from tests.servers._process import S3Server
 ROUNDS = 3
 #: By queue: items of one process, and the numbers of workers (messages a poll) that it is tried with.
 ITEMS = {"s3queue": 1000, "buquet": 300, "pawn-queue": 300, "pailq": 100}
-WORKERS = {"s3queue": (64,), "buquet": (1, 4), "pawn-queue": (100,), "pailq": (1,)}
+WORKERS = {"s3queue": (16, 64), "buquet": (1, 4), "pawn-queue": (100,), "pailq": (1,)}
 PROCESSES, SHARED = 4, 500
 COLUMNS = ("side", "workers", "items/s", "cpu s/1000", "ours/theirs", "cpu ours/theirs")
 
@@ -99,7 +99,7 @@ async def ours(server: S3Server, items: int, workers: int) -> Numbers:
         return None
 
     async with client_of(server) as client:
-        options = QueueOptions(check_store=False, claim_ahead=workers, claim_concurrency=workers)
+        options = QueueOptions(check_store=False, claim_ahead=workers)
         queue = WorkQueue(Backend(S3Store(client, server.bucket, "work")), options=options)
         await queue.populate_queue([f"path-{i}" for i in range(items)])
         began, cpu = time.perf_counter(), time.process_time()

@@ -127,7 +127,8 @@ class Plan:
     forever: bool = False
     _state: bytearray = field(default_factory=bytearray)
     _cursor: int = 0
-    _candidates: deque[str] = field(default_factory=deque)
+    #: Places of groups to claim.
+    _candidates: deque[int] = field(default_factory=deque)
     #: The last picture: its number, when it was taken, and how many groups the next one may offer.
     _picture: int = 0
     _pictured: float = -math.inf
@@ -198,8 +199,11 @@ class Plan:
             group = self._probes.popleft()
             if self._get(group) == HELD:
                 return Probe(group)
-        candidate = self._next_candidate(now)
-        return None if candidate is None else Claim(self._mine(candidate), self._flagged[2], self._picture)
+        place = self._next_candidate(now)
+        if place is None:
+            return None
+        self._put(place, MINE)
+        return Claim(self.index.name(place), self._flagged[2], self._picture)
 
     def _idle(self, now: float, refresh: float) -> Step:
         if self._crowds:
@@ -279,7 +283,7 @@ class Plan:
         else:
             places = [*(i for i in free if i >= self._cursor), *(i for i in free if i < self._cursor)][: self._offer]
             self._offer = min(2 * self._offer, CANDIDATES_MOST)
-        self._candidates = deque(self.index.name(place) for place in places)
+        self._candidates = deque(places)
         self._cursor = places[-1] + 1 if places else last
 
     def _free(self, first: int, last: int, locks: Mapping[str, Listed]) -> list[int]:
@@ -401,14 +405,14 @@ class Plan:
         """How many groups are OPEN, HELD, DEAD, MINE or DONE."""
         return self._counts[state]
 
-    def _next_candidate(self, now: float) -> str | None:
+    def _next_candidate(self, now: float) -> int | None:
         if self._candidates and now > self._pictured + self.options.picture_ttl:
-            self._cursor = self.index.position(self._candidates[0])
+            self._cursor = self._candidates[0]
             self._candidates.clear()
         while self._candidates:
-            group = self._candidates.popleft()
-            if self._get(group) == OPEN:
-                return group
+            place = self._candidates.popleft()
+            if self._state[place] == OPEN:
+                return place
         return None
 
     def _next_open(self) -> int | None:

@@ -95,7 +95,9 @@ class Pool:
         self._change = Change()
         self._stopping = False
         #: When what still runs is cancelled, once that is decided.
+        #: When all work is cancelled; those who wait for it are told when that is moved.
         self._last_moment = math.inf
+        self._moved = Change()
         self._grace_over = False
         self._began = self._runtime.monotonic()
         self._ended = anyio.Event()
@@ -170,7 +172,7 @@ class Pool:
             return
         self._events.emit("pool.stopping", logging.INFO, running=self._attempts.turns.busy, groups=len(self._held))
         self._stopping = True
-        self._last_moment = min(self._last_moment, self._runtime.monotonic() + self._terms.grace)
+        self._end_by(self._runtime.monotonic() + self._terms.grace)
         if self._mode == "paused":
             self._attempts.turns.close()
         self._claim_nothing()
@@ -251,7 +253,7 @@ class Pool:
     async def _end_in_time(self) -> None:
         while (left := self._last_moment - self._runtime.monotonic()) > 0:
             with anyio.move_on_after(left):
-                await self._change.wait()
+                await self._moved.wait()
         self._grace_over = True
         for scope in self._running:
             scope.cancel()
@@ -262,7 +264,11 @@ class Pool:
             return
         reserve = min(self._reserve, seconds / 10)
         self._time = TimeLimit(seconds, began=self._began, reserve=reserve, guess=self._terms.grace)
-        self._last_moment = min(self._last_moment, self._time.cutoff)
+        self._end_by(self._time.cutoff)
+
+    def _end_by(self, moment: float) -> None:
+        self._last_moment = min(self._last_moment, moment)
+        self._moved.tell()
 
     async def _timed(self, item: WorkItem, argument: Any) -> Any:
         """A call of the handler, of which the time limit learns how long it takes."""
@@ -352,7 +358,7 @@ class Pool:
     @property
     def _wants_group(self) -> bool:
         most = self._terms.max_groups
-        if self._mode != "running" or (most is not None and self._taken + self._seeking >= most):
+        if self._over or self._mode != "running" or (most is not None and self._taken + self._seeking >= most):
             return False
         return self._load + self._seeking * self._typical < self._workers
 
@@ -365,7 +371,15 @@ class Pool:
                 self._limit = "max_groups"
 
     async def _seek(self) -> None:
-        """Get a group, and work on it."""
+        """Get a group, and work on it; and so on, while that is wanted."""
+        while (lease := await self._acquire()) is not None:
+            await self._take(lease)
+            if not self._wants_group:
+                return
+            self._seeking += 1
+
+    async def _acquire(self) -> Lease | None:
+        """A group; None if there is none any more, or none shall be begun."""
         lease = None
         with anyio.CancelScope() as scope:
             self._seekers.add(scope)
@@ -378,8 +392,9 @@ class Pool:
                 self._seekers.discard(scope)
                 self._seeking -= 1
                 self._change.tell()
-        if lease is None:
-            return
+        return lease
+
+    async def _take(self, lease: Lease) -> None:
         self._held.add(lease)
         self._count()
         attempt = self._attempts.attempt(lease)

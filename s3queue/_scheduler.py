@@ -246,7 +246,7 @@ class Scheduler:
     def _wants_more(self) -> bool:
         left = self.plan.count(plans.OPEN)
         claiming = self._claiming + self._woken
-        if claiming >= max(3, left // _CLAIMING_SHARE):
+        if claiming >= max(2, left // _CLAIMING_SHARE):
             return False
         wanted = self._waiting + min(self._options.claim_ahead, left // _AHEAD_SHARE)
         if self.allowance is not None:

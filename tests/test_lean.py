@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from s3queue import AccessDenied, NotFound, Unanswered
 from s3queue.stores import CREATE, OVERWRITE
 from s3queue.stores._s3 import S3Store
+from s3queue.stores._s3_exchange import Portions
 from s3queue.stores._s3_sign import Credentials, Signer, quoted_path, quoted_query
 from s3queue.stores._s3_xml import delete_body, read_errors, read_listing
 from tests.servers.fault import FaultServer, Reply, error
@@ -281,3 +284,27 @@ async def test_an_answer_of_a_proxy(missing: str) -> None:
         server.rule("GET", "a", Reply(200, b"welcome", headers))
         with pytest.raises(Unanswered, match="before the store"):
             await S3Store(client, "bucket", "ws").get("a")
+
+
+@pytest.mark.asyncio
+async def test_a_crowd_of_answers_is_passed_on_by_portions() -> None:
+    """Others have the loop in between; who gives up meanwhile takes nobody's place."""
+    portions, passed = Portions(4), []
+
+    async def pass_on(number: int) -> None:
+        await portions.turn()
+        passed.append(number)
+
+    tasks = [asyncio.create_task(pass_on(number)) for number in range(12)]
+    await asyncio.sleep(0)
+    seen = [len(passed)]
+    tasks[5].cancel()
+    while len(passed) < 11:
+        await asyncio.sleep(0)
+        seen.append(len(passed))
+
+    assert passed == [number for number in range(12) if number != 5]
+    assert max(after - before for before, after in pairwise(seen)) <= 4
+    assert seen[0] == 4
+    await pass_on(12)
+    assert passed[-1] == 12

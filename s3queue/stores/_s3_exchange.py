@@ -9,7 +9,9 @@ an aiohttp that is built in another way, all requests go through the session.
 
 from __future__ import annotations
 
+import asyncio
 import io
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,14 +19,52 @@ from weakref import WeakKeyDictionary
 import aiohttp
 from yarl import URL
 
-__all__ = ["Exchange", "exchange_on"]
+__all__ = ["Exchange", "Portions", "exchange_on"]
 
 #: Bodies up to this are written in one go with the head; larger ones are the session's, which watches the flow.
 _SMALL = 64 * 1024
+#: Answers that are passed on before others get the loop.
+_PORTION = 8
 #: Headers that aiohttp would add, unsigned and unasked.
 _NOT_ADDED = ("user-agent", "accept", "accept-encoding", "content-type")
 
 Raw = tuple[int, Mapping[str, str], bytes]
+
+
+class Portions:
+    """Passes a few answers on in each turn of the event loop.
+
+    A store may answer dozens of requests at once, and what each sets off costs some half a millisecond: without this,
+    nobody else would have the loop until all were through.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        #: Passed on in this turn.
+        self._passed = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        """Wait until it is our turn."""
+        loop = asyncio.get_running_loop()
+        if self._passed < self._most and not self._waiting:
+            if not self._passed:
+                loop.call_soon(self._next)
+            self._passed += 1
+            return
+        place = loop.create_future()
+        self._waiting.append(place)
+        await place
+
+    def _next(self) -> None:
+        self._passed = 0
+        while self._waiting and self._passed < self._most:
+            place = self._waiting.popleft()
+            if not place.done():  # cancelled
+                place.set_result(None)
+                self._passed += 1
+        if self._passed:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Exchange:
@@ -33,6 +73,7 @@ class Exchange:
     def __init__(self, sdk: aiohttp.ClientSession) -> None:
         #: By origin: a request as aiohttp made it. The connector finds, or opens, a connection by it.
         self._templates: dict[URL, aiohttp.ClientRequest] = {}
+        self._portions = Portions(_PORTION)
         self._session = aiohttp.ClientSession(
             connector=sdk.connector,
             connector_owner=False,
@@ -73,6 +114,7 @@ class Exchange:
             connection.close()  # half an answer must not be the next request's
             raise
         connection.release()
+        await self._portions.turn()
         return message.code, message.headers, body
 
     async def _through_session(
