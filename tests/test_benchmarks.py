@@ -145,3 +145,10 @@ def test_tables_and_medians() -> None:
         "1,234   x",
         "       yy",
     ]
+
+
+def test_pinning_has_one_place() -> None:
+    """A benchmark that leaves its process on one processor makes the next one share that with its server."""
+    folder = Path(bars.__file__).parent
+
+    assert [path.name for path in folder.rglob("*.py") if "sched_setaffinity" in path.read_text()] == ["_common.py"]
