@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -229,8 +228,8 @@ async def serve(port: int, latency: float, *, limited: bool) -> None:
 
 
 @contextmanager
-def null_server(*, latency: float = 0.0, limited: bool = False, cpu: int | None = None) -> Iterator[S3Server]:
-    """A server in a process of its own, on one CPU if told which."""
+def null_server(*, latency: float = 0.0, limited: bool = False) -> Iterator[S3Server]:
+    """A server in a process of its own."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
@@ -244,8 +243,6 @@ def null_server(*, latency: float = 0.0, limited: bool = False, cpu: int | None 
     ]
     process = subprocess.Popen(command)
     try:
-        if cpu is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(process.pid, {cpu})
         for _ in range(200):
             try:
                 urlopen(f"http://{HOST}:{port}/-/counts", timeout=5).close()

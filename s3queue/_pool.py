@@ -358,7 +358,7 @@ class Pool:
     @property
     def _wants_group(self) -> bool:
         most = self._terms.max_groups
-        if self._over or self._mode != "running" or (most is not None and self._taken + self._seeking >= most):
+        if self._mode != "running" or (most is not None and self._taken + self._seeking >= most):
             return False
         return self._load + self._seeking * self._typical < self._workers
 
@@ -371,12 +371,23 @@ class Pool:
                 self._limit = "max_groups"
 
     async def _seek(self) -> None:
-        """Get a group, and work on it; and so on, while that is wanted."""
-        while (lease := await self._acquire()) is not None:
-            await self._take(lease)
-            if not self._wants_group:
-                return
-            self._seeking += 1
+        """Get a group, and work on it."""
+        lease = await self._acquire()
+        if lease is None:
+            return
+        self._held.add(lease)
+        self._count()
+        attempt = self._attempts.attempt(lease)
+        if self._per_path:
+            self._typical = max(1, len(attempt.item.work_paths))
+        self._load += attempt.load
+        self._tell()
+        try:
+            await self._work(attempt)
+            self._held.discard(lease)  # otherwise it is handed back at the end of all
+        finally:
+            self._load -= attempt.load
+            self._tell()
 
     async def _acquire(self) -> Lease | None:
         """A group; None if there is none any more, or none shall be begun."""
@@ -391,22 +402,12 @@ class Pool:
             finally:
                 self._seekers.discard(scope)
                 self._seeking -= 1
-                self._change.tell()
+                self._tell()
         return lease
 
-    async def _take(self, lease: Lease) -> None:
-        self._held.add(lease)
-        self._count()
-        attempt = self._attempts.attempt(lease)
-        if self._per_path:
-            self._typical = max(1, len(attempt.item.work_paths))
-        self._load += attempt.load
-        self._change.tell()
-        try:
-            await self._work(attempt)
-            self._held.discard(lease)  # otherwise it is handed back at the end of all
-        finally:
-            self._load -= attempt.load
+    def _tell(self) -> None:
+        """Who holds what has changed: wake those whom that concerns, which is nobody most of the time."""
+        if self._wants_group or self._over or self._mode != "running":
             self._change.tell()
 
     async def _work(self, attempt: Attempt) -> None:
@@ -438,4 +439,4 @@ class Pool:
         if attempt.load > 0:
             attempt.load -= 1
             self._load -= 1
-            self._change.tell()
+            self._tell()
