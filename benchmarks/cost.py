@@ -36,7 +36,7 @@ def costs(path_rows: list[Row], fleet_rows: list[Row]) -> list[Row]:
             rows.append({"side": "s3queue", "what": f"paths, {size} a group", "$ per million": of_row(row, "path")})
     rows.append({"side": "five requests", "what": "groups, one process", "$ per million": dollars(FIVE_REQUESTS)})
     rows += [
-        {"side": row["side"], "what": f"groups, {row['processes']} processes", "$ per million": of_row(row, "group")}
+        {"side": row["side"], "what": f"groups, processes: {row['processes']}", "$ per million": of_row(row, "group")}
         for row in fleet_rows
     ]
     return rows

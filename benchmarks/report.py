@@ -83,19 +83,29 @@ def _bars(found: dict[str, list[Row]]) -> list[bars.Bar]:
 
 def write(found: dict[str, list[Row]], readme: Path = README) -> None:
     """Put the tables between the marks of the README, and leave what is around them."""
-    text = readme.read_text()
+    text = _between(readme.read_text(), "machine", _machine())
     for name, columns in COLUMNS.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
         pictures = [f"![{title}](plots/{name}.png)"] if (title := PICTURES.get(name)) else []
         shown = "\n\n".join([*pictures, *(_block(found[name], one) for one in columns)])
-        text = f"{before}{begin}\n{shown}\n{end}{after}"
+        text = _between(text, name, shown)
     readme.write_text(text)
 
 
+def _between(text: str, name: str, shown: str) -> str:
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{shown}\n{end}{after}"
+
+
+def _machine() -> str:
+    from benchmarks.__main__ import machine  # it imports this module
+
+    return ", ".join(f"{name} {value}" for name, value in machine().items())
+
+
 def _block(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    fitting = [row for row in rows if all(row.get(column) is not None for column in columns[:3])]
+    fitting = [row for row in rows if all(row.get(column) is not None for column in columns[:4])]
     return "\n".join(f"    {line}" for line in table(fitting, columns).splitlines())
 
 
@@ -114,7 +124,7 @@ def draw(found: dict[str, list[Row]], folder: Path = PLOTS) -> None:
             axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
         axes.set(title=PICTURES[name], xlabel=across, ylabel=up, xscale="log", yscale="log")
         axes.grid(visible=True, which="both", alpha=0.3)
-        axes.legend()
+        axes.legend(fontsize="small", framealpha=0.4)
         figure.savefig(folder / f"{name}.png", dpi=80, metadata={"Software": None})
         plt.close(figure)
 
