@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from s3queue import PermanentError, RetryLater, current_item
+from s3queue import PermanentError, RetryLater, RunSummary, current_item
 from s3queue import _keys as keys
 from s3queue._index import group_hash
 from s3queue._pool import Per
@@ -36,6 +36,21 @@ async def killed(made: Machine, handler: Handler, after: float, per: Per = "path
             await anyio.sleep(after - 0.001)
             made.unplug()
             await anyio.sleep_forever()
+
+
+class Processes:
+    """Processes on one bucket, each in the place of one that was killed: of one that ran for too long."""
+
+    def __init__(self, first: Machine) -> None:
+        self.now = first
+
+    async def run(self, handler: Handler, *, workers: int) -> RunSummary:
+        """Path by path, until a process comes to its end."""
+        for seed in range(2, 20):
+            with anyio.move_on_after(200):
+                return await self.now.run(handler, per="path", workers=workers)
+            self.now = Machine(self.now.bucket, seed)
+        raise AssertionError("no end in sight")
 
 
 class Calls:
@@ -215,8 +230,7 @@ async def test_results_are_written_before_they_count() -> None:
 @virtual
 async def test_a_killer_is_found_and_dies_alone() -> None:
     """Three crashes in a row of one path: dead, by name; everything else is done, and ran once after its last crash."""
-    made = await machine(12, 4)
-    process = made
+    processes = Processes(await machine(12, 4))
     calls = Counter[str]()
     running: set[str] = set()
     alone: list[set[str]] = []
@@ -224,40 +238,34 @@ async def test_a_killer_is_found_and_dies_alone() -> None:
     async def handler(path: str) -> str:
         calls[path] += 1
         running.add(path)
-        if path == "p005":
-            alone.append(set(running))
-            process.unplug()
-            await anyio.sleep_forever()
         try:
+            if path == "p005":
+                alone.append(set(running))
+                processes.now.unplug()
+                await anyio.sleep_forever()
             await anyio.sleep(1)
         finally:
             running.discard(path)
         return path.upper()
 
-    for seed in range(2, 20):
-        running.clear()
-        with anyio.move_on_after(200) as scope:
-            summary = await process.run(handler, per="path", workers=8)
-        if not scope.cancelled_caught:
-            break
-        process = Machine(made.bucket, seed)
+    summary = await processes.run(handler, workers=8)
 
     assert calls["p005"] == 3
     assert alone[-1] == {"p005"}
-    status = await process.queue.status()
+    status = await processes.now.queue.status()
     assert (status.done, status.dead, summary.unfinished) == (2, 1, 0)
-    (group,) = await process.queue.failures()
+    (group,) = await processes.now.queue.failures()
     assert [(path.path, path.crashes) for path in group.paths] == [("p005", 3)]
     assert group.last is not None
     assert group.last.kind == "lease expired"
     assert group.last.paths == ("p005",)
-    assert set(await process.results()) == {f"p{i:03}" for i in range(12)} - {"p005"}
+    assert set(await processes.now.results()) == {f"p{i:03}" for i in range(12)} - {"p005"}
 
 
 @virtual
 async def test_a_failure_of_another_path_revives_no_killer() -> None:
     """What killed its process three times stays dead while its siblings have attempts left."""
-    process = made = await machine(4, 4)
+    processes = Processes(await machine(4, 4))
     calls = Counter[str]()
 
     async def handler(path: str) -> None:
@@ -265,23 +273,18 @@ async def test_a_failure_of_another_path_revives_no_killer() -> None:
         if path == "p001":
             raise ValueError("fails always")
         if path == "p002":
-            process.unplug()
+            processes.now.unplug()
             await anyio.sleep_forever()
 
-    for seed in range(2, 20):
-        with anyio.move_on_after(200) as scope:
-            summary = await process.run(handler, per="path", workers=4)
-        if not scope.cancelled_caught:
-            break
-        process = Machine(made.bucket, seed)
+    summary = await processes.run(handler, workers=4)
 
     assert calls["p002"] == 3
     assert summary.dead == 1
-    (group,) = await process.queue.failures()
+    (group,) = await processes.now.queue.failures()
     assert {path.path: path.crashes for path in group.paths} == {"p001": 0, "p002": 3}
     fixed = Calls()
-    await process.queue.retry()
-    assert (await process.run(fixed, per="path")).done == 1
+    await processes.now.queue.retry()
+    assert (await processes.now.run(fixed, per="path")).done == 1
     assert fixed.counts == Counter(["p001", "p002"])
 
 
