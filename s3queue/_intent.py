@@ -65,7 +65,7 @@ class Lost:
 class Unknown:
     """Time was up before it was known. The write may stand already, or be applied later, or never."""
 
-    cause: StoreError | None
+    cause: StoreError
 
 
 Outcome = Won | Lost | Unknown
@@ -98,7 +98,7 @@ async def settle(
             pause = min(_RESEND_MOST, _RESEND_FIRST * 2**attempt)
             await runtime.sleep(pause * (0.5 + runtime.rng.random()))
             attempt += 1
-    return Unknown(cause=cause)
+    return Unknown(cause=cause or Unanswered(f"no answer to a PUT of {intent.key!r} in time"))
 
 
 async def _read_back(store: Store, intent: Intent, first_sent: float) -> Won | Lost | None:

@@ -80,8 +80,6 @@ class Scratch:
                 return version
             case Unknown(cause=Unanswered() | Throttled() as cause):
                 raise cause
-            case Unknown(cause=None):  # time was up before the first answer
-                raise Unanswered(f"{self.store.name}: no answer to PUT {key!r} within {_SETTLE_FOR:g} s")
         return None
 
     async def read(self, key: str) -> tuple[bytes, Version] | None:

@@ -26,5 +26,5 @@ async def test_a_store_that_hangs_is_not_one_that_refuses() -> None:
     """Time is up before the first answer: that says nothing of conditional writes."""
     runtime = SeededRuntime(0)
 
-    with pytest.raises(Unanswered, match="no answer to PUT"):
+    with pytest.raises(Unanswered, match="no answer to a PUT"):
         await Scratch(Hanging(runtime), runtime).put("key", b"", CREATE)
