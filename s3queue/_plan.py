@@ -253,7 +253,7 @@ class Plan:
         if step.flags:
             self._flagged = (first, last, now)
         self._fits &= last == len(self.index)
-        self._offer_some(first, min(last, self._flagged[1]), locks, walls)
+        self._offer_some(first, min(last, self._flagged[1]), walls)
         self._picture += 1
         self._pictured = now
 
@@ -271,9 +271,9 @@ class Plan:
         places = (self.index.find(group) for group in fresh)
         return sorted(place for place in places if place is not None and self._state[place] not in (MINE, DONE))
 
-    def _offer_some(self, first: int, last: int, locks: Mapping[str, Listed], walls: list[int]) -> None:
+    def _offer_some(self, first: int, last: int, walls: list[int]) -> None:
         """Offer some of what is open from place `first` up to, not with, `last`; the next picture offers more."""
-        free = self._free(first, last, locks)
+        free = self._free(first, last)
         if walls:
             self._offer = CANDIDATES_LEAST
             walled = bool(free) and free[0] > 0 and self._state[free[0] - 1] == HELD
@@ -286,13 +286,12 @@ class Plan:
         self._candidates = deque(places)
         self._cursor = places[-1] + 1 if places else last
 
-    def _free(self, first: int, last: int, locks: Mapping[str, Listed]) -> list[int]:
-        """The open places from `first` up to, not with, `last` that bear no lock; no more than make a difference."""
+    def _free(self, first: int, last: int) -> list[int]:
+        """The open places from `first` up to, not with, `last`; no more than make a difference."""
         free: list[int] = []
         i = first - 1
         while len(free) < 2 * CANDIDATES_MOST and (i := self._state.find(OPEN, i + 1, last)) >= 0:
-            if self.index.name(i) not in locks:
-                free.append(i)
+            free.append(i)
         return free
 
     def _position_after(self, group: str) -> int:
