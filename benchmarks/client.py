@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks._common import Row, pinned, run_async, server_of, table
+from benchmarks._common import Numbers, Row, medians, pinned, run_async, server_of, table
 from s3queue.stores import CREATE, Store
 from s3queue.stores._s3 import S3Store
 from tests.conftest import client_of
@@ -111,13 +110,9 @@ async def measure(verb: Verb, count: int) -> tuple[float, float]:
     return (time.process_time() - cpu) / count, (time.perf_counter() - wall) / count
 
 
-#: By verb and side: (CPU milliseconds, requests a second), a round each.
-Found = dict[str, dict[str, list[tuple[float, float]]]]
-
-
-async def compare(server: S3Server) -> Found:
-    """All verbs of all sides, by turns."""
-    found: Found = {}
+async def compare(server: S3Server) -> dict[str, list[Numbers]]:
+    """By verb, a round each: CPU milliseconds of each side, and its requests a second. The sides take turns."""
+    found: dict[str, list[Numbers]] = {}
     async with client_of(server) as client:
         sides: dict[str, Any] = {
             "aiobotocore": Ours(S3Store(client, server.bucket, "sdk", lean=False)),
@@ -133,7 +128,8 @@ async def compare(server: S3Server) -> Found:
             for side, one in sides.items():
                 for name, verb in one.verbs(f"r{round_}").items():
                     cpu, wall = await measure(verb, PAGES if name.startswith("LIST") else REQUESTS)
-                    found.setdefault(name, {}).setdefault(side, []).append((cpu * 1000, 1 / wall))
+                    rounds = found.setdefault(name, [{} for _ in range(ROUNDS)])
+                    rounds[round_] |= {side: cpu * 1000, f"{side}/s": 1 / wall}
     return found
 
 
@@ -143,7 +139,7 @@ def run() -> list[Row]:
     for where in ("seaweedfs", "null"):
         with server_of(where) as server, pinned():
             found = run_async(compare, server)
-        rows += [{"server": where, "verb": verb, **_numbers(values)} for verb, values in found.items()]
+        rows += [{"server": where, "verb": verb, **_with_ratios(medians(rounds))} for verb, rounds in found.items()]
     print(f"CPU ms a request, and requests/s one after the other; medians of {ROUNDS} rounds of {REQUESTS}")
     if find_spec("obstore") is None:
         print("obstore is not installed (extra bench): left out")
@@ -151,10 +147,9 @@ def run() -> list[Row]:
     return rows
 
 
-def _numbers(values: dict[str, list[tuple[float, float]]]) -> Row:
-    cpu = {side: statistics.median(one for one, _ in rounds) for side, rounds in values.items()}
-    rate = {f"{side}/s": statistics.median(one for _, one in rounds) for side, rounds in values.items()}
-    row: Row = {**cpu, **rate, "ours/SDK": cpu["s3queue"] / cpu["aiobotocore"]}
-    if "obstore" in cpu:
-        row["ours/obstore"] = cpu["s3queue"] / cpu["obstore"]
-    return row
+def _with_ratios(numbers: Numbers) -> Numbers:
+    return numbers | {
+        f"ours/{name}": numbers["s3queue"] / numbers[side]
+        for name, side in {"SDK": "aiobotocore", "obstore": "obstore"}.items()
+        if side in numbers
+    }

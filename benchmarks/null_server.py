@@ -191,10 +191,11 @@ class Connection(asyncio.Protocol):
                 return _reply(200, bucket.page("/" + key.strip("/").split("/")[0] + "/", query))
             case "DELETE MANY":
                 root = "/" + key.strip("/").split("/")[0] + "/"
-                escaped = [part.partition("</Key>")[0] for part in body.decode().split("<Key>")[1:]]
+                text = body.decode()
+                escaped = [part.partition("</Key>")[0] for part in text.split("<Key>")[1:]]
                 for name in escaped:
                     bucket.delete(root + unescape(name))
-                told = () if "<Quiet>true</Quiet>" in body.decode() else escaped
+                told = () if "<Quiet>true</Quiet>" in text else escaped
                 deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in told)
                 return _reply(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
         return _reply(200)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bars, client, cost
-from benchmarks._common import Row, table
+from benchmarks._common import Row, machine, table
 
 HERE = Path(__file__).parent
 RESULTS, PLOTS, README = HERE / "results", HERE / "plots", HERE / "README.md"
@@ -62,8 +62,6 @@ def _measured(name: str) -> list[Row]:
     if kept.exists() and time.time() - kept.stat().st_mtime < FRESH:
         print(f"{name}: as kept in {kept}")
     else:
-        from benchmarks.__main__ import machine  # it imports this module
-
         measure: Callable[[], list[Row]] = import_module(f"benchmarks.{name}").run
         kept.write_text(json.dumps({"machine": machine(), "rows": measure()}, indent=1) + "\n")
     rows: list[Row] = json.loads(kept.read_text())["rows"]
@@ -83,7 +81,7 @@ def _bars(found: dict[str, list[Row]]) -> list[bars.Bar]:
 
 def write(found: dict[str, list[Row]], readme: Path = README) -> None:
     """Put the tables between the marks of the README, and leave what is around them."""
-    text = _between(readme.read_text(), "machine", _machine())
+    text = _between(readme.read_text(), "machine", ", ".join(f"{name} {value}" for name, value in machine().items()))
     for name, columns in COLUMNS.items():
         pictures = [f"![{title}](plots/{name}.png)"] if (title := PICTURES.get(name)) else []
         shown = "\n\n".join([*pictures, *(_block(found[name], one) for one in columns)])
@@ -96,12 +94,6 @@ def _between(text: str, name: str, shown: str) -> str:
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     return f"{before}{begin}\n{shown}\n{end}{after}"
-
-
-def _machine() -> str:
-    from benchmarks.__main__ import machine  # it imports this module
-
-    return ", ".join(f"{name} {value}" for name, value in machine().items())
 
 
 def _block(rows: Sequence[Row], columns: Sequence[str]) -> str:
