@@ -69,9 +69,16 @@ def test_seaweedfs(check: StoreCheck, lean: bool, seaweed: S3Server, prefix: str
     anyio.run(main)
 
 
-#: moto has no lock round the check of a condition, so several racers may win, and its router knows no key with a line
-#: end. Neither says anything about our adapter.
-BEYOND_MOTO = {"check_racing_creates", "check_racing_replaces", "check_counter", "check_line_end_in_key"}
+#: moto has no lock round the check of a condition, so several racers may win; it closes an object's buffer when the
+#: object is replaced, so whoever reads it just then gets a 500; and its router knows no key with a line end. None of
+#: this says anything about our adapter.
+BEYOND_MOTO = {
+    "check_racing_creates",
+    "check_racing_replaces",
+    "check_counter",
+    "check_cancelled_put",
+    "check_line_end_in_key",
+}
 
 
 @pytest.mark.parametrize(

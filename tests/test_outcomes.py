@@ -63,7 +63,8 @@ class Fleet:
             str(ledger),
             str(self._folder / "marks"),
         ]
-        self.running[subprocess.Popen([*command, *more], env=self._environment)] = ledger
+        with ledger.with_suffix(".err").open("wb") as errors:
+            self.running[subprocess.Popen([*command, *more], env=self._environment, stderr=errors)] = ledger
 
     def finish(self, kills: list[int]) -> None:
         """Wait for the end; ``kill -9`` a process whenever so many paths have ended as `kills` says next."""
@@ -74,7 +75,9 @@ class Fleet:
             for process in [process for process in self.running if process.poll() is not None]:
                 ledger = self.running.pop(process)
                 if process.returncode:
-                    {9: self.dead, -signal.SIGKILL: self.killed}[process.returncode].append(ledger)
+                    ends = {9: self.dead, -signal.SIGKILL: self.killed}
+                    assert process.returncode in ends, ledger.with_suffix(".err").read_text()[-5000:]
+                    ends[process.returncode].append(ledger)
                     self.start()
 
     @staticmethod
