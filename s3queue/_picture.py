@@ -188,9 +188,13 @@ class Picture:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until all that is left is done, at this rate; None if nobody can say."""
+        """Seconds until all that is left is done, at this rate; None if nobody can say.
+
+        Nobody can while all that is left waits for its next attempt: how long is not a matter of the rate.
+        """
         left = self.status.groups - self.status.done - self.status.dead
-        return left / self.rate if self.rate else None
+        only_waits = 0 < left == self.status.released
+        return left / self.rate if self.rate and not only_waits else None
 
 
 def _active(owner: str, leases: list[tuple[float, str]]) -> ActiveOwner:

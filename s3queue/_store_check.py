@@ -174,6 +174,8 @@ def name_of(check: Check) -> str:
 
 
 async def _check_read_after_write(scratch: Scratch) -> Problem | None:
+    # Look before the first write: some stores make a bucket that is not there, and its name may be misspelled.
+    await scratch.listed()
     key, data = scratch.key("a"), scratch.body()
     if await scratch.put(key, data, CREATE) is None:
         return Problem("a conditional create of a new object was refused", _USE_ANOTHER)

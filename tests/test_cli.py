@@ -23,7 +23,7 @@ from s3queue._index import Index
 from s3queue.cli._app import run
 from s3queue.cli._durations import parse_duration
 from s3queue.stores import OVERWRITE
-from tests.conftest import store_on
+from tests.conftest import client_of, store_on
 from tests.servers._process import S3Server
 
 HANDLERS = """
@@ -121,7 +121,7 @@ def test_populate_from_a_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["populate", "ws", "--input", "none/*.txt"], "matches nothing"),
         (["populate", "ws", "--from-file", "missing"], "missing"),
         (["populate", "ws", "--from-file", "latin1"], "line 2 is not valid UTF-8"),
-        (["populate", "ws", "--from-file", "list", "--items-per-group", "0"], "items_per_group"),
+        (["populate", "ws", "--from-file", "list", "--items-per-group", "0"], "--items-per-group"),
         (["populate", "gs://bucket/ws", "--from-file", "list"], "gs://"),
         (["populate", "s3://", "--from-file", "list"], "bucket"),
         (["work", "ws"], "--handler"),
@@ -132,8 +132,14 @@ def test_populate_from_a_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["work", "ws", "--handler", "jobs_of_test:nothing"], "not a function"),
         (["work", "ws", "--", "echo"], "{}"),
         (["work", "ws", "--workers", "0", "--", "echo", "{}"], "workers"),
+        (["work", "ws", "--workers", "1.5", "--", "echo", "{}"], "'--workers': write a whole number"),
+        (["work", "ws", "--once", "--forever", "--", "echo", "{}"], "--forever waits for work, and --once does not"),
+        (["work", "ws", "--fetch-space", "10XB", "--", "echo", "{}"], "--fetch-space '10XB'"),
+        (["work", "ws", "--handler", "a:b", "--", "echo", "{}"], "--handler and a command are two things"),
+        (["work", "ws", "wc", "-w", "{}"], "write -- before that command"),
+        (["results", "ws", "--format", "xml"], "'--format': 'xml' is not one of"),
         (["work", "ws", "--workers", "many", "--", "echo", "{}"], "--workers"),
-        (["work", "ws", "--lease-ttl", "1", "--", "echo", "{}"], "lease_ttl"),
+        (["work", "ws", "--lease-ttl", "1", "--", "echo", "{}"], "--lease-ttl (1)"),
         (["work", "damaged", "--", "echo", "{}"], "zstd"),
         (["status", "damaged"], "zstd"),
         (["populate", "damaged", "--from-file", "list"], "zstd"),
@@ -229,9 +235,9 @@ def test_failures_and_retry(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
     assert run(["failures", "ws"]) == 0
     table = capsys.readouterr().out
-    assert table.count("dead    1 paths, 0 done, 1 failed attempts, 0 s ago") == 2
+    assert table.count("dead    1 path, 0 done, 1 failed attempt, 0 s ago") == 2
     assert table.count("ValueError: no such luck · path: ") == 2
-    assert table.count("(1 attempts): ValueError: no such luck") == 2
+    assert table.count("(1 attempt): ValueError: no such luck") == 2
     assert run(["failures", "ws", "--json"]) == 0
     groups = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {tuple(group["work_paths"]) for group in groups} == {("a",), ("b",)}
@@ -248,13 +254,59 @@ def test_failures_and_retry(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
 
 
-def test_a_command_that_does_not_exist(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It fails the attempt, with a line that names it."""
+def test_a_command_that_does_not_exist(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said at once, before any path has failed because of it."""
     (folder / "list").write_text("a\n")
+
+    assert run(["run", "ws", "--from-file", "list", "--", "no-such-command", "{}"]) == 2
+
+    assert "'no-such-command' is not found" in capsys.readouterr().err
+    assert not (folder / "ws").exists()
+
+
+def test_a_command_that_goes_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can no longer be started fails the attempt, with a line that names it."""
+    (folder / "list").write_text("a\n")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
 
     assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--", "no-such-command", "{}"]) == 1
 
     assert "no-such-command cannot be started" in failure_records(folder / "ws")[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["status", "ws"], 0), (["status", "ws", "--watch"], 0), (["results", "ws"], 0), (["failures", "ws"], 0),
+        (["work", "ws", "--", "echo", "{}"], 0),
+    ],
+    ids=lambda command: " ".join(command) if isinstance(command, list) else "",
+)  # fmt: skip
+def test_a_workspace_without_groups(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], code: int
+) -> None:
+    """Its name is misspelled, most likely, which must not look like success."""
+    assert run(command) == code
+
+    assert capsys.readouterr().err == (
+        "s3queue: no groups in ws: check its name, or add some with `s3queue populate ws …`\n"
+    )
+
+
+def test_what_is_done_already(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that finds nothing to do says so, and where to look if something is dead."""
+    (folder / "list").write_text("a\nb\n")
+    run(["run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout"])
+    (folder / "list").write_text("c\n")
+    run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"])
+    capsys.readouterr()
+
+    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 1
+
+    assert capsys.readouterr().out.splitlines() == [
+        "nothing to do: of 3 groups 2 are done already",
+        "dead: 1 group: `s3queue failures ws` says why",
+    ]
 
 
 def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +318,7 @@ def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (locks / f"worker_{group}.lock").touch()
 
     assert run(["work", "ws", "--once", "--handler", "jobs_of_test:shout"]) == 3
-    assert "unfinished: 1 groups, 1 of them leased elsewhere" in capsys.readouterr().out
+    assert "unfinished: 1 group, 1 of them leased or waiting for their next attempt" in capsys.readouterr().out
     assert run(["status", "ws"]) == 3
 
 
@@ -278,7 +330,7 @@ def test_plain_output_when_piped(folder: Path, capsys: pytest.CaptureFixture[str
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 paths given, 2 new groups"
-    assert lines[1].startswith("done 2 groups in ")
+    assert lines[1].startswith("2 groups done in ")
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", "".join(lines))
 
 
@@ -413,6 +465,26 @@ def test_a_drained_command_is_ended_with_its_children(folder: Path) -> None:
     assert process.wait(30) == 3
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_a_bucket_that_is_not_there(
+    folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before anything is written, also where the server would make one for whoever writes."""
+    (folder / "list").write_text("a\n")
+    for name, value in seaweed.environment().items():
+        monkeypatch.setenv(name, value)
+    workspace = f"s3://{prefix}-misspelled/ws"
+
+    for command in (["populate", workspace, "--from-file", "list"], ["work", workspace, "--", "echo", "{}"]):
+        assert run(command) == 2
+        assert "there is no such bucket" in capsys.readouterr().err
+
+    async def buckets() -> list[str]:
+        async with client_of(seaweed) as client:
+            return [bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]]
+
+    assert f"{prefix}-misspelled" not in anyio.run(buckets)
 
 
 def test_globs_on_s3(

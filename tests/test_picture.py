@@ -108,6 +108,17 @@ def test_the_rate_is_that_of_the_last_two_minutes() -> None:
     assert (one.rate, one.eta) == (0, None)
 
 
+def test_nobody_can_say_how_long_a_back_off_lasts() -> None:
+    """While all that is left waits for its next attempt, the rate says nothing of when it is done."""
+    one = picture()
+    one.saw_locks({name: lock(1, size=50) for name in NAMES[1:]}, NOW)
+    one.saw_flags(flags((NAMES[0], 0)))
+    one.digest()
+    assert one.status.released == len(NAMES) - 1
+    assert one.rate is not None
+    assert one.eta is None
+
+
 def test_empty_flags_are_olmocrs() -> None:
     """They, and empty locks, say that locks prove nothing here."""
     one = picture()

@@ -130,7 +130,7 @@ def with_bucket(server: S3Server) -> tuple[str, dict[str, str]]:
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[Callable[[str], str], dict[str, str]]]:
     """Where the README says ``s3://bucket``: a bucket of a real server, or a folder. How to say it, and with what."""
     if request.param == "folder":
-        yield lambda text: text.replace("s3://bucket/ws", "ws"), {}
+        yield lambda text: text.replace("s3://bucket/", ""), {}
         return
     bucket, environment = with_bucket(request.getfixturevalue("seaweed"))
     yield lambda text: text.replace("s3://bucket/", f"s3://{bucket}/"), environment
@@ -210,8 +210,7 @@ def test_the_watched_example_runs(tmp_path: Path, place: tuple[Callable[[str], s
     spelled, environment = place
     (block,) = [block for block in PYTHON if block.heading == "Watching"]
 
-    code = spelled(block.text).replace("s3://bucket/watched", "ws")
-    done = pasted(code, tmp_path, python=True, environment=environment)
+    done = pasted(spelled(block.text), tmp_path, python=True, environment=environment)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "failed: b.txt for good\n"

@@ -84,7 +84,8 @@ def test_what_is_set_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("workers = 'many'\n", "'--workers'"),
         ("claim-ahead = 'many'\n", "s3queue.toml: claim-ahead must be a whole number, not 'many'"),
         ("check-store = 2\n", "s3queue.toml: check-store must be true or false"),
-        ("lease-ttl = 1\n", "lease_ttl"),
+        ("lease-ttl = 1\n", "--lease-ttl (1) must be"),
+        ("connections = 0\n", "the setting connections must be"),
         ("put-args = 4\n", "put-args must be a table"),
         ("workers =\n", "s3queue.toml cannot be read"),
     ],
@@ -103,13 +104,15 @@ def test_a_mistake_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str],
 def test_a_mistake_in_the_environment(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names the variable; one that is no setting is left alone, and `config` says so."""
+    """Names the variable; one that is no setting is ignored, which is said."""
     monkeypatch.setenv("S3QUEUE_WORKERS", "many")
     monkeypatch.setenv("S3QUEUE_WROKERS", "3")
     monkeypatch.setenv("S3QUEUE_HASH", "set for commands")
 
     assert run(["run", "ws", "--from-file", "list", "--", "echo", "{}"]) == 2
-    assert "(set by S3QUEUE_WORKERS)" in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "(set by S3QUEUE_WORKERS)" in complaint
+    assert "s3queue: S3QUEUE_WROKERS names no setting and is ignored" in complaint
     assert run(["run", "ws", "--from-file", "list", "--workers", "many", "--", "echo", "{}"]) == 2
     assert "set by" not in capsys.readouterr().err
     assert run(["config"]) == 0

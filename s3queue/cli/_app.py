@@ -37,11 +37,12 @@ from s3queue.cli._base import (
     Workspace,
     app,
     looking_at,
+    note_if_empty,
     run_async,
     working_on,
 )
 from s3queue.cli._commands import command_handler, import_handler
-from s3queue.cli._config import defaults_for, read_settings, source_of
+from s3queue.cli._config import WORKING, defaults_for, names_of_flags, read_settings, source_of
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
 from s3queue.cli._durations import parse_duration
@@ -50,7 +51,8 @@ from s3queue.cli._inputs import collect
 from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
 from s3queue.cli._otel import Otel, telling_otel
 from s3queue.cli._processes import Child, Fleet
-from s3queue.cli._settings import options, use
+from s3queue.cli._settings import Settings, options, use
+from s3queue.cli._words import counted, in_flags, plain_usage
 
 __all__ = ["run"]
 
@@ -63,7 +65,7 @@ Input = Annotated[
 FromFile = Annotated[
     str | None, typer.Option("--from-file", metavar="FILE", help="One path a line; - reads standard input.")
 ]
-ItemsPerGroup = Annotated[int, typer.Option("--items-per-group", metavar="N", help="Paths in one work group.")]
+ItemsPerGroup = Annotated[int, typer.Option("--items-per-group", metavar="N", min=1, help="Paths in one work group.")]
 HandlerName = Annotated[
     str | None, typer.Option("--handler", metavar="MODULE:FUNCTION", help="A function of one argument.")
 ]
@@ -71,14 +73,16 @@ Command = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- CMD … {} …", help="A command; {} becomes the path.", show_default=False),
 ]
-Workers = Annotated[int, typer.Option(metavar="N", help="Calls of the handler at a time.")]
+Workers = Annotated[int, typer.Option(metavar="N", min=1, help="Calls of the handler at a time.")]
 PerUnit = Annotated[Per, typer.Option("--per", help="What one call gets.")]
 Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds that one call may take.")]
 Grace = Annotated[float, typer.Option(metavar="S", help="Seconds that running calls get after SIGTERM or SIGINT.")]
 LeaseTtl = Annotated[
     float, typer.Option(metavar="S", help="Seconds after which a dead machine's groups are taken over.")
 ]
-MaxAttempts = Annotated[int, typer.Option(metavar="N", help="Failures after which a group is dead.")]
+MaxAttempts = Annotated[
+    int, typer.Option(metavar="N", help="Failures after which a path is dead; a whole group with --per group.")
+]
 Processes = Annotated[
     int,
     typer.Option("--processes", metavar="N", min=1, help="Processes, each with --workers: for handlers that compute."),
@@ -184,7 +188,7 @@ def work(
     )
     job = _Job(
         _handler(handler, command, result), workers, per, timeout, grace,
-        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None, otel,
+        _Limits(once, forever, max_groups, max_runtime), processes, _space(fetch_space, fetch), otel,
     )  # fmt: skip
     output = _Output(as_json, level_of(log_level, verbose), log_format)
     return run_async(partial(_work, workspace, settings, job, output, called=ctx.obj))
@@ -210,7 +214,7 @@ def run_both(
     )
     job = _Job(
         _handler(handler, command, result), workers, per, timeout, grace,
-        _Limits(once, forever, max_groups, max_runtime), processes, parse_size(fetch_space) if fetch else None, otel,
+        _Limits(once, forever, max_groups, max_runtime), processes, _space(fetch_space, fetch), otel,
     )  # fmt: skip
     output = _Output(as_json, level_of(log_level, verbose), log_format)
     called: _Called = ctx.obj
@@ -253,6 +257,8 @@ class _Limits:
     def __init__(
         self, once: bool = False, forever: bool = False, max_groups: int | None = None, max_runtime: str | None = None
     ) -> None:
+        if once and forever:
+            raise ConfigurationError("--forever waits for work, and --once does not: take one of them")
         self._runtime = Runtime()
         self._once = once
         self._forever = forever
@@ -324,7 +330,8 @@ class _Output:
         return Display(self.console, level=self.level, log_format=self.log_format)
 
     def populated(self, paths: Sequence[str], added: int) -> None:
-        self.console.print(f"{len(set(paths))} paths given, {added} new groups", markup=False, highlight=False)
+        told = f"{counted(len(set(paths)), 'path')} given, {counted(added, 'new group')}"
+        self.console.print(told, markup=False, highlight=False)
 
     def tell(self, values: Mapping[str, Any]) -> None:
         if self.as_json:
@@ -361,7 +368,9 @@ async def _work(
                 else:
                     summary = await _work_in_processes(queue, job, display, output.level, called.arguments)
                 tasks.cancel_scope.cancel()
-    show_summary(output.console, summary)
+        idle = summary.complete and not (summary.done or summary.failed or summary.dead)
+        if not idle or not await note_if_empty(workspace, queue):
+            show_summary(output.console, summary, workspace, queue.groups)
     output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
@@ -410,9 +419,15 @@ async def _count(queue: WorkQueue, display: Display) -> None:
     display.expect(queue.groups, unfinished)
 
 
+def _space(size: str, fetch: bool) -> int | None:
+    space = parse_size(size)
+    return space if fetch else None
+
+
 def _handler(name: str | None, command: Sequence[str] | None, kept: str | None) -> Handler:
     if bool(name) == bool(command):
-        raise ConfigurationError("say what to run: either --handler MODULE:FUNCTION, or a command after --")
+        problem = "--handler and a command are two things to run" if name else "nothing to run was given"
+        raise ConfigurationError(f"{problem}: write either --handler MODULE:FUNCTION, or a command after --")
     if name and kept:
         raise ConfigurationError("--result is for commands: what a --handler function returns is its result")
     return import_handler(name) if name else command_handler(command or (), keep_stdout=kept == "stdout")
@@ -425,25 +440,36 @@ def _exit_code(*, dead: int, unfinished: int) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every error of the user's is one line on standard error."""
     called = _Called(arguments, Child.of_this_process())
+    flags: frozenset[str] = frozenset()
     try:
         command = typer.main.get_command(app)
+        flags = names_of_flags(command)
         settings = read_settings(command)
         use(settings)
+        if called.child is None and arguments and arguments[0] in WORKING:
+            _warn_of_strays(settings)
         code = command.main(
             list(arguments) or ["--help"], prog_name="s3queue", standalone_mode=False, obj=called,
             default_map=defaults_for(command, settings),
         )  # fmt: skip
     except _UsageError as error:
-        return _complain(error.format_message() + source_of(error), USAGE)
+        told = plain_usage(error.format_message(), missing_dashes="--" not in arguments and arguments[0] in WORKING)
+        return _complain(told + source_of(error), USAGE)
     except typer.Exit as leaving:
         return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except (ConfigurationError, InvalidPath, DamagedWorkspace, AccessDenied) as error:
-        return _complain(str(error), USAGE)
+        return _complain(in_flags(str(error), flags), USAGE)
     except S3QueueError as error:
         return _complain(str(error), UNFINISHED)
     return code if isinstance(code, int) else COMPLETE
+
+
+def _warn_of_strays(settings: Settings) -> None:
+    """A misspelled variable must not look as if it were obeyed."""
+    for variable in settings.strays:
+        typer.echo(f"s3queue: {variable} names no setting and is ignored: see `s3queue config`", err=True)
 
 
 def _complain(message: str, code: int) -> int:

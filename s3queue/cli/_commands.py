@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,10 +57,13 @@ def command_handler(command: Sequence[str], *, keep_stdout: bool = False) -> Cal
     ``S3QUEUE_EPOCH``, and its path, as it was populated, in ``S3QUEUE_PATH``.
 
     With `keep_stdout` its standard output is the result: as JSON if it is that, else as text. Raises
-    `ConfigurationError` if there is no ``{}``.
+    `ConfigurationError` if there is no ``{}``, or no such command: it would fail on every path until all are dead.
     """
     if not any("{}" in part for part in command[1:]):
         raise ConfigurationError("the command has no {}: write it where the path belongs, as in -- wc -w {}")
+
+    if "{}" not in command[0] and shutil.which(command[0]) is None:
+        raise ConfigurationError(f"the command {command[0]!r} is not found here: install it, or write its whole path")
 
     async def run_command(work: WorkItem | str) -> Any:
         item = current_item()

@@ -16,17 +16,21 @@ from s3queue._options import QueueOptions
 from s3queue.cli._base import COMPLETE, AsJson, app
 from s3queue.cli._settings import Settings, current
 
-__all__ = ["defaults_for", "read_settings", "source_of"]
+__all__ = ["WORKING", "defaults_for", "names_of_flags", "read_settings", "source_of"]
 
 #: The commands whose flags are settings, and those of their flags that are not: what to do, and for this time only.
-_WORKING = ("populate", "work", "run")
+WORKING = ("populate", "work", "run")
 _NOT_SET = {"input", "from-file", "handler", "result", "once", "max-groups", "json", "help"}
 
 
 def read_settings(group: Any) -> Settings:
     """The settings for this application's commands. Raises `ConfigurationError`."""
-    names = {_name(flag) for command in _WORKING for flag in _flags(group.commands[command])}
-    return Settings.read(names, os.environ, Path.cwd())
+    return Settings.read(names_of_flags(group), os.environ, Path.cwd())
+
+
+def names_of_flags(group: Any) -> frozenset[str]:
+    """The flags that are settings, without their dashes."""
+    return frozenset(_name(flag) for command in WORKING for flag in _flags(group.commands[command]))
 
 
 def defaults_for(group: Any, settings: Settings) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def defaults_for(group: Any, settings: Settings) -> dict[str, Any]:
             for flag in _flags(group.commands[command])
             if _name(flag) in settings.values
         }
-        for command in _WORKING
+        for command in WORKING
     }
 
 
@@ -70,8 +74,9 @@ def config(context: typer.Context, as_json: AsJson = False) -> int:
     A flag goes before an environment variable, and that before a file. The variable is S3QUEUE_ and the flag's name in
     capitals, such as S3QUEUE_LEASE_TTL. The file is s3queue.toml, or pyproject.toml with [tool.s3queue], in the current
     folder or the nearest one above that has either; its keys are the flags' names. The options of the Python interface
-    that have no flag (claim-ahead, connections, …) can be set as well. In a file, the table put-args holds extra
-    arguments of every write to S3, such as ServerSideEncryption.
+    that have no flag (claim-ahead, connections, …) can be set as well. What to run and for how long this time (--input,
+    --from-file, --handler, --result, --once, --max-groups) is never a setting. In a file, the table put-args holds
+    extra arguments of every write to S3, such as ServerSideEncryption.
 
     Example: S3QUEUE_WORKERS=32 s3queue config
     """
@@ -82,8 +87,9 @@ def config(context: typer.Context, as_json: AsJson = False) -> int:
             typer.echo(json.dumps({"name": name, "value": value, "source": source}))
         return COMPLETE
     console = Console()
+    wide, wider = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
     for name, value, source in rows:
-        console.print(f"{name:<20}{value:<14}{source}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{name:<{wide}}{value:<{wider}}{source}", markup=False, highlight=False, soft_wrap=True)
     for variable in settings.strays:
         console.print(f"{variable} names no setting", markup=False, highlight=False, soft_wrap=True)
     return COMPLETE
@@ -91,7 +97,7 @@ def config(context: typer.Context, as_json: AsJson = False) -> int:
 
 def _rows(group: Any, settings: Settings) -> list[tuple[str, str, str]]:
     defaults = {f.name.replace("_", "-"): f.default for f in dataclasses.fields(QueueOptions)}
-    defaults |= {_name(flag): flag.default for command in _WORKING for flag in _flags(group.commands[command])}
+    defaults |= {_name(flag): flag.default for command in WORKING for flag in _flags(group.commands[command])}
     rows = [_row(name, default, settings.values) for name, default in sorted(defaults.items())]
     # Names alone: a value may be a secret (SSECustomerKey is one).
     return rows + [(f"put-args.{name}", "(set)", str(settings.file)) for name in sorted(settings.put_args)]

@@ -15,6 +15,7 @@ from s3queue._events import Event
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
 from s3queue.cli._logs import JsonLines, logging_to
+from s3queue.cli._words import counted
 
 __all__ = ["Display", "ago", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
 
@@ -98,19 +99,26 @@ class Display(logging.Handler):
             typer.echo(line, err=True)
 
     def _more(self) -> str:
-        parts = [f"{self._paths} paths" if self._paths else "", f"{self._failed} failed" if self._failed else ""]
+        parts = [
+            counted(self._paths, "path") if self._paths else "",
+            counted(self._failed, "failed attempt") if self._failed else "",
+        ]
         return "".join(f", {part}" for part in parts if part)
 
 
-def show_summary(console: Console, summary: RunSummary) -> None:
-    """The last lines of a run."""
-    rate = summary.done / summary.seconds if summary.seconds > 0 else 0.0
-    console.print(
-        f"done {summary.done} groups in {summary.seconds:.1f} s ({rate:.1f}/s); failed attempts {summary.failed}, "
-        f"dead {summary.dead}, leases lost {summary.lost}",
-        markup=False,
-        soft_wrap=True,
-    )
+def show_summary(console: Console, summary: RunSummary, workspace: str, groups: int) -> None:
+    """The last lines of a run on a workspace that has so many groups."""
+    if summary.done or summary.failed or summary.lost or summary.unfinished:
+        rate = summary.done / summary.seconds if summary.seconds > 0 else 0.0
+        told = (
+            f"{counted(summary.done, 'group')} done in {summary.seconds:.1f} s ({rate:.1f}/s); "
+            f"{counted(summary.failed, 'failed attempt')}, {counted(summary.lost, 'lease')} lost"
+        )
+    else:
+        told = f"nothing to do: of {counted(groups, 'group')} {groups - summary.dead} are done already"
+    console.print(told, markup=False, soft_wrap=True)
+    if summary.dead:
+        _line(console, f"dead: {counted(summary.dead, 'group')}: `s3queue failures {workspace}` says why")
     if summary.unfinished:
         why = "nothing more to claim now"
         if summary.limit is not None:
@@ -118,7 +126,7 @@ def show_summary(console: Console, summary: RunSummary) -> None:
         if summary.stopped:
             why = "stopped"
         console.print(
-            f"unfinished: {summary.unfinished} groups, {summary.leased_elsewhere} of them leased elsewhere or waiting "
+            f"unfinished: {counted(summary.unfinished, 'group')}, {summary.leased_elsewhere} of them leased or waiting "
             f"for their next attempt ({why})",
             markup=False,
             soft_wrap=True,
@@ -131,24 +139,24 @@ def show_failures(console: Console, failures: Sequence[FailedGroup]) -> None:
         state = "dead" if group.dead else "waiting"
         _line(
             console,
-            f"{group.hash}  {state:<8}{len(group.work_paths)} paths, {group.done} done, "
-            f"{group.failures} failed attempts, {ago(group.age)} ago",
+            f"{group.hash}  {state:<8}{counted(len(group.work_paths), 'path')}, {group.done} done, "
+            f"{counted(group.failures, 'failed attempt')}, {ago(group.age)} ago",
         )
         if group.last is not None:
             _line(console, f"    {group.last.at}  {group.last.kind}: {group.last.error}")
         for path in group.paths[:_PATHS_MOST]:
-            crashes = f", {path.crashes} crashes" if path.crashes else ""
-            _line(console, f"    {path.path}  ({path.attempts} attempts{crashes}): {path.error}")
+            crashes = f", {path.crashes} {'crash' if path.crashes == 1 else 'crashes'}" if path.crashes else ""
+            _line(console, f"    {path.path}  ({counted(path.attempts, 'attempt')}{crashes}): {path.error}")
         if len(group.paths) > _PATHS_MOST:
-            _line(console, f"    and {len(group.paths) - _PATHS_MOST} more paths: see --json")
-    console.print(f"{len(failures)} groups", markup=False)
+            _line(console, f"    and {counted(len(group.paths) - _PATHS_MOST, 'more path')}: see --json")
+    console.print(counted(len(failures), "group"), markup=False)
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """A line a finding."""
     for one in findings:
         _line(console, f"{one.kind}: {one.where}: {one.detail}")
-    console.print(f"{len(findings)} findings" if findings else "consistent", markup=False)
+    console.print(counted(len(findings), "finding") if findings else "consistent", markup=False)
 
 
 def _line(console: Console, text: str) -> None:
@@ -172,20 +180,20 @@ def show_history(console: Console, attempts: Sequence[FailedAttempt]) -> None:
         for path in one.paths:
             _line(console, f"    {path}")
         _line(console, one.detail)
-    console.print(f"{len(attempts)} failed attempts on record", markup=False)
+    console.print(f"{counted(len(attempts), 'failed attempt')} on record", markup=False)
 
 
 def show_status(console: Console, status: QueueStatus) -> None:
-    """A workspace's counts."""
+    """A workspace's counts, and what each means."""
     rows = {
-        "groups": status.groups,
-        "paths": status.paths,
-        "done": status.done,
-        "dead": status.dead,
-        "leased": status.leased,
-        "expired": status.expired,
-        "released": status.released,
-        "free": status.free,
+        "groups": (status.groups, ""),
+        "paths": (status.paths, ""),
+        "done": (status.done, ""),
+        "dead": (status.dead, "failed for good: see `s3queue failures`"),
+        "leased": (status.leased, "running: someone holds a lease"),
+        "expired": (status.expired, "the lease ran out: whoever comes takes over"),
+        "released": (status.released, "waiting for the next attempt"),
+        "free": (status.free, "nobody began"),
     }
-    for name, count in rows.items():
-        console.print(f"{name:<9}{count:>10}", markup=False, highlight=False)
+    for name, (count, meaning) in rows.items():
+        _line(console, f"{name:<9}{count:>10}  {meaning}".rstrip())

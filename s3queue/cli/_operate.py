@@ -14,10 +14,21 @@ from rich.console import Console
 
 from s3queue._errors import ConfigurationError
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus
-from s3queue.cli._base import COMPLETE, SOME_DEAD, UNFINISHED, AsJson, Workspace, app, looking_at, run_async
+from s3queue.cli._base import (
+    COMPLETE,
+    SOME_DEAD,
+    UNFINISHED,
+    AsJson,
+    Workspace,
+    app,
+    looking_at,
+    note_if_empty,
+    run_async,
+)
 from s3queue.cli._display import show_failures, show_findings, show_history, show_status
 from s3queue.cli._export import export
 from s3queue.cli._watch import follow, status_fields
+from s3queue.cli._words import counted
 
 __all__: list[str] = []
 
@@ -50,8 +61,12 @@ def status(
     async def main() -> QueueStatus:
         async with looking_at(workspace) as queue:
             if watch:
-                return await follow(queue.watch(), Console(), interval=interval, as_json=as_json)
-            return await queue.status()
+                counts = await follow(queue.watch(), Console(), interval=interval, as_json=as_json)
+            else:
+                counts = await queue.status()
+            if not counts.groups:
+                await note_if_empty(workspace, queue)
+            return counts
 
     counts = run_async(main)
     if not watch and as_json:
@@ -75,18 +90,23 @@ def results(
 
     async def main() -> int:
         async with looking_at(workspace) as queue:
-            return await export(queue.results(), form, output)
+            count = await export(queue.results(), form, output)
+            if not count:
+                await note_if_empty(workspace, queue)
+            return count
 
     count = run_async(main)
     if output is not None:
-        Console().print(f"{count} results: {output}", markup=False, soft_wrap=True)
+        Console().print(f"{counted(count, 'result')}: {output}", markup=False, soft_wrap=True)
     return COMPLETE
 
 
 @app.command()
 def failures(
     workspace: Workspace,
-    group: Annotated[str | None, typer.Argument(metavar="[HASH]", help="Show every attempt at this group.")] = None,
+    group: Annotated[
+        str | None, typer.Argument(metavar="[HASH]", help="Show every attempt at this group.", show_default=False)
+    ] = None,
     more: Annotated[str | None, typer.Argument(metavar="", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -98,13 +118,16 @@ def failures(
 
       s3queue failures s3://bucket/ws
 
-      s3queue failures s3://bucket/ws --json | jq -r .work_paths[]
+      s3queue failures s3://bucket/ws --json | jq -r '.work_paths[]'
     """
     group = more if group == "show" and more is not None else group
 
     async def main() -> Sequence[FailedGroup | FailedAttempt]:
         async with looking_at(workspace) as queue:
-            return await (queue.failures() if group is None else queue.history(group))
+            found = await (queue.failures() if group is None else queue.history(group))
+            if not found:
+                await note_if_empty(workspace, queue)
+            return found
 
     found = run_async(main)
     if as_json:
@@ -144,7 +167,7 @@ def retry(
             return await queue.retry(wanted)
 
     retried = run_async(main)
-    _tell(as_json, {"retried": retried}, f"{retried} groups are claimable again")
+    _tell(as_json, {"retried": retried}, f"{counted(retried, 'group')} made claimable again")
     return COMPLETE
 
 
@@ -202,7 +225,7 @@ def sweep(workspace: Workspace, as_json: AsJson = False) -> int:
             return await queue.sweep()
 
     deleted = run_async(main)
-    _tell(as_json, {"deleted": deleted}, f"{deleted} locks deleted")
+    _tell(as_json, {"deleted": deleted}, f"{counted(deleted, 'lock')} deleted")
     return COMPLETE
 
 
