@@ -269,7 +269,7 @@ class Attempts:
             await self._fail(attempt, _together(errors, len(attempt.units)), dead=True)
             return
         try:
-            await self._claims.bury(attempt.lease, "every path that is left failed too often")
+            await self._claims.bury(attempt.lease, "every path that is left failed, or crashed, too often")
         except LeaseLost:
             self.lost(attempt)
         except (OutcomeUnknown, StoreError) as refused:

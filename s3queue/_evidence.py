@@ -65,7 +65,7 @@ class Evidence:
                 owner=lock.owner,
                 at=timestamp(self._runtime.wall()),
                 kind="lease expired",
-                error=f"lease expired: the owner {lock.owner or '(olmOCR)'} stopped renewing it{what}",
+                error=f"the owner {lock.owner or '(olmOCR)'} stopped renewing{what}: it died, or stood still",
                 host=lock.owner.rsplit(":", 2)[0],
                 paths=tuple(path[:_PATH_LIMIT] for path in suspects),
             ),

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -476,7 +477,11 @@ def test_a_bucket_that_is_not_there(
         monkeypatch.setenv(name, value)
     workspace = f"s3://{prefix}-misspelled/ws"
 
-    for command in (["populate", workspace, "--from-file", "list"], ["work", workspace, "--", "echo", "{}"]):
+    for command in (
+        ["populate", workspace, "--from-file", "list"],
+        ["work", workspace, "--", "echo", "{}"],
+        ["dashboard", workspace, "--port", "0"],
+    ):
         assert run(command) == 2
         assert "there is no such bucket" in capsys.readouterr().err
 
@@ -485,6 +490,25 @@ def test_a_bucket_that_is_not_there(
             return [bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]]
 
     assert f"{prefix}-misspelled" not in anyio.run(buckets)
+
+
+def test_a_store_that_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line that names the endpoint and what may be wrong with it; exit code 3, since a later try may do."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # it does not listen: whoever connects is refused
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        server = S3Server("nobody", endpoint, "key", "secret", "bucket")
+        for name, value in {**server.environment(), "S3QUEUE_RETRY_FOR": "0.5"}.items():
+            monkeypatch.setenv(name, value)
+
+        assert run(["status", "s3://bucket/ws"]) == 3
+
+    complaint = capsys.readouterr().err
+    assert endpoint in complaint
+    assert "can be reached at that endpoint (AWS_ENDPOINT_URL_S3)" in complaint
+    assert complaint.count("\n") == 1
 
 
 def test_globs_on_s3(

@@ -244,6 +244,7 @@ async def test_crashes_count() -> None:
 
     records = [Failure.decode(w.bucket.find(keys.failure(GROUP, epoch)).data) for epoch in (1, 2, 3)]
     assert {record.kind for record in records} == {"lease expired"}
+    assert all(record.error.startswith("the owner sim:") for record in records)
     assert {record.host for record in records} == {"sim"}
     assert w.lock().state is LockState.DEAD
 

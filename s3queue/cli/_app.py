@@ -17,7 +17,14 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from s3queue._errors import AccessDenied, ConfigurationError, DamagedWorkspace, InvalidPath, S3QueueError
+from s3queue._errors import (
+    AccessDenied,
+    ConfigurationError,
+    DamagedWorkspace,
+    InvalidPath,
+    S3QueueError,
+    Unanswered,
+)
 from s3queue._events import Observer, together
 from s3queue._handlers import Handler
 from s3queue._model import RunSummary
@@ -461,6 +468,9 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except (ConfigurationError, InvalidPath, DamagedWorkspace, AccessDenied) as error:
         return _complain(in_flags(str(error), flags), USAGE)
+    except Unanswered as error:
+        told = f"{error}: check that the store is up and can be reached"
+        return _complain(f"{told} at that endpoint (AWS_ENDPOINT_URL_S3)" if " at http" in told else told, UNFINISHED)
     except S3QueueError as error:
         return _complain(str(error), UNFINISHED)
     return code if isinstance(code, int) else COMPLETE

@@ -8,15 +8,21 @@ import socket
 from importlib.util import find_spec
 from typing import Annotated
 
+import anyio
 import typer
 from rich.console import Console
 
-from s3queue._errors import ConfigurationError
+from s3queue import _keys as keys
+from s3queue._errors import ConfigurationError, Throttled, Unanswered
+from s3queue._queue import WorkQueue
 from s3queue.cli._base import COMPLETE, Workspace, app, looking_at, run_async
+from s3queue.cli._words import no_groups
 
 __all__: list[str] = []
 
 _BACKLOG = 128
+#: How long the first look, at the start, may take: a store that is silent now may answer when somebody looks.
+_PATIENCE = 5.0
 
 
 @app.command()
@@ -61,6 +67,7 @@ def dashboard(
 
         async with looking_at(workspace) as queue:
             asgi = application(queue, allow_actions=allow_actions, token=token)
+            await _look_first(workspace, queue)
             name, number = listening.getsockname()[:2]
             where = f"[{name}]" if ":" in name else name
             Console().print(f"dashboard: http://{where}:{number}/  (Ctrl-C ends it)", markup=False, soft_wrap=True)
@@ -73,6 +80,13 @@ def dashboard(
     with contextlib.closing(listening):
         run_async(main)
     return COMPLETE
+
+
+async def _look_first(workspace: str, queue: WorkQueue) -> None:
+    """Say now what would only show in a browser: no groups there. Raises `ConfigurationError` for no such bucket."""
+    with anyio.move_on_after(_PATIENCE), contextlib.suppress(Unanswered, Throttled):
+        if not (await queue.backend.store.list(keys.INDEX)).objects:
+            typer.echo(f"s3queue: {no_groups(workspace)}", err=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -72,6 +72,15 @@ def answer_date(headers: Mapping[str, str]) -> float:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
+def _remedy(error: Exception) -> str:
+    """What to do about a configuration that the SDK does not accept."""
+    if isinstance(error, boto.ProfileNotFound):
+        return "correct AWS_PROFILE, or add that profile to the AWS configuration"
+    if isinstance(error, boto.NoRegionError):
+        return "set AWS_REGION"
+    return "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and the like"
+
+
 @contextmanager
 def mapped(what: str, where: str) -> Iterator[None]:
     """Turn whatever the SDK raises into our errors; `what` was done at `where`, for the message."""
@@ -80,7 +89,7 @@ def mapped(what: str, where: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise _from_answer(error, what, where) from error
     except _CREDENTIALS as error:
-        raise ConfigurationError(f"{where}: {error}: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and the like") from error
+        raise ConfigurationError(f"{where}: {error}: {_remedy(error)}") from error
     except _REFRESH as error:
         raise CredentialsExpired(f"{where}: the credentials could not be refreshed ({type(error).__name__})") from error
     except (boto.ParamValidationError, boto.InvalidRegionError, ValueError) as error:
