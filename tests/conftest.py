@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
@@ -88,15 +90,17 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server."""
+    """A real S3 server, with its bucket."""
     with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        _in_a_thread(make_bucket, server)
         yield server
 
 
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A simulated S3 server."""
+    """A simulated S3 server, with its bucket."""
     with moto_server(tmp_path_factory.mktemp("moto")) as server:
+        _in_a_thread(make_bucket, server)
         yield server
 
 
@@ -135,6 +139,18 @@ async def client_of(server: S3Server, **config: Any) -> AsyncIterator[Any]:
         if server.bucket not in {bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]}:
             await client.create_bucket(Bucket=server.bucket)
         yield client
+
+
+def _in_a_thread(function: Callable[[S3Server], Awaitable[None]], server: S3Server) -> None:
+    """Run it apart from a loop that may run here: an asynchronous test may be the first to ask for a fixture."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(anyio.run, function, server).result()
+
+
+async def make_bucket(server: S3Server) -> None:
+    """Unless it is there."""
+    async with client_of(server):
+        pass
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from s3queue.stores._local import LocalStore
 from tests.chaos._audit import Completion, broken, read
 from tests.chaos._monkey import Fleet, fleet, harass
 from tests.chaos._proxy import proxy
-from tests.conftest import client_of, store_on
+from tests.conftest import make_bucket, store_on
 from tests.servers._process import HOST, S3Server
 from tests.servers.seaweed import restartable_seaweedfs
 
@@ -73,7 +73,7 @@ def test_a_server_and_its_network(
             process.kill()
             process.start()
 
-        anyio.run(_make_bucket, server)
+        anyio.run(make_bucket, server)
         with fleet(f"s3://{server.bucket}/chaos", ledgers, behind.environment(), seed, per) as workers:
             harass(workers, seconds / 4, rng, spoil, spoil, restart)
             network.harm = 0.0
@@ -134,11 +134,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @asynccontextmanager
 async def _folder(workspace: Path) -> AsyncIterator[Store]:
     yield LocalStore(str(workspace), Runtime())
-
-
-async def _make_bucket(server: S3Server) -> None:
-    async with client_of(server):
-        pass
 
 
 def _judge(workers: Fleet, opened: Open, proof: Callable[[str], None], what: str) -> None:
