@@ -259,8 +259,9 @@ async def _check_racing_creates(scratch: Scratch) -> Problem | None:
         except (Unanswered, Throttled) as error:
             # SeaweedFS under load leaves a racer without an answer now and then. What counts is who won.
             unanswered.append(error)
-        else:
-            winners.extend([] if version is None else [version])
+            return
+        if version is not None:
+            winners.append(version)
 
     async with task_group() as tasks:
         for _ in range(_RACERS):

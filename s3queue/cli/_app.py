@@ -44,7 +44,6 @@ from s3queue.cli._base import (
     Workspace,
     app,
     looking_at,
-    note_if_empty,
     run_async,
     working_on,
 )
@@ -59,7 +58,7 @@ from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
 from s3queue.cli._otel import Otel, telling_otel
 from s3queue.cli._processes import Child, Fleet
 from s3queue.cli._settings import Settings, options, use
-from s3queue.cli._words import counted, in_flags, plain_usage
+from s3queue.cli._words import counted, in_flags, plain_usage, say_no_groups
 
 __all__ = ["run"]
 
@@ -376,7 +375,11 @@ async def _work(
                     summary = await _work_in_processes(queue, job, display, output.level, called.arguments)
                 tasks.cancel_scope.cancel()
         idle = summary.complete and not (summary.done or summary.failed or summary.dead)
-        if not idle or not await note_if_empty(workspace, queue):
+        if idle and not queue.groups:
+            await queue.initialize_queue()  # with --processes nobody may have counted here yet
+        if idle and not queue.groups:
+            say_no_groups(workspace)
+        else:
             show_summary(output.console, summary, workspace, queue.groups)
     output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)

@@ -14,7 +14,6 @@ from s3queue._events import Observer
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
 from s3queue.cli._settings import current, options
-from s3queue.cli._words import no_groups
 from s3queue.stores._open import is_s3
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "Workspace",
     "app",
     "looking_at",
-    "note_if_empty",
     "put_args_of",
     "run_async",
     "working_on",
@@ -63,15 +61,6 @@ def working_on(
 ) -> AbstractAsyncContextManager[WorkQueue]:
     """The workspace's queue."""
     return open_queue(workspace, options=settings, put_args=put_args_of(workspace), observer=observer)
-
-
-async def note_if_empty(workspace: str, queue: WorkQueue) -> bool:
-    """Say so on standard error if the workspace has no groups; whether it has none. Reads the index again."""
-    await queue.initialize_queue()
-    if queue.groups:
-        return False
-    typer.echo(f"s3queue: {no_groups(workspace)}", err=True)
-    return True
 
 
 def put_args_of(workspace: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from s3queue import _keys as keys
 from s3queue._errors import ConfigurationError, Throttled, Unanswered
 from s3queue._queue import WorkQueue
 from s3queue.cli._base import COMPLETE, Workspace, app, looking_at, run_async
-from s3queue.cli._words import no_groups
+from s3queue.cli._words import say_no_groups
 
 __all__: list[str] = []
 
@@ -86,7 +86,7 @@ async def _look_first(workspace: str, queue: WorkQueue) -> None:
     """Say now what would only show in a browser: no groups there. Raises `ConfigurationError` for no such bucket."""
     with anyio.move_on_after(_PATIENCE), contextlib.suppress(Unanswered, Throttled):
         if not (await queue.backend.store.list(keys.INDEX)).objects:
-            typer.echo(f"s3queue: {no_groups(workspace)}", err=True)
+            say_no_groups(workspace)
 
 
 def _is_loopback(host: str) -> bool:

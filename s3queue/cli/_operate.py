@@ -14,21 +14,11 @@ from rich.console import Console
 
 from s3queue._errors import ConfigurationError
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus
-from s3queue.cli._base import (
-    COMPLETE,
-    SOME_DEAD,
-    UNFINISHED,
-    AsJson,
-    Workspace,
-    app,
-    looking_at,
-    note_if_empty,
-    run_async,
-)
+from s3queue.cli._base import COMPLETE, SOME_DEAD, UNFINISHED, AsJson, Workspace, app, looking_at, run_async
 from s3queue.cli._display import show_failures, show_findings, show_history, show_status
 from s3queue.cli._export import export
 from s3queue.cli._watch import follow, status_fields
-from s3queue.cli._words import counted
+from s3queue.cli._words import counted, say_no_groups
 
 __all__: list[str] = []
 
@@ -61,14 +51,12 @@ def status(
     async def main() -> QueueStatus:
         async with looking_at(workspace) as queue:
             if watch:
-                counts = await follow(queue.watch(), Console(), interval=interval, as_json=as_json)
-            else:
-                counts = await queue.status()
-            if not counts.groups:
-                await note_if_empty(workspace, queue)
-            return counts
+                return await follow(queue.watch(), Console(), interval=interval, as_json=as_json)
+            return await queue.status()
 
     counts = run_async(main)
+    if not counts.groups:
+        say_no_groups(workspace)
     if not watch and as_json:
         typer.echo(json.dumps(status_fields(counts)))
     elif not watch:
@@ -91,8 +79,8 @@ def results(
     async def main() -> int:
         async with looking_at(workspace) as queue:
             count = await export(queue.results(), form, output)
-            if not count:
-                await note_if_empty(workspace, queue)
+            if not count and not await queue.backend.load_index_lines():
+                say_no_groups(workspace)
             return count
 
     count = run_async(main)
@@ -125,8 +113,8 @@ def failures(
     async def main() -> Sequence[FailedGroup | FailedAttempt]:
         async with looking_at(workspace) as queue:
             found = await (queue.failures() if group is None else queue.history(group))
-            if not found:
-                await note_if_empty(workspace, queue)
+            if not found and not await queue.backend.load_index_lines():
+                say_no_groups(workspace)
             return found
 
     found = run_async(main)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-__all__ = ["counted", "in_flags", "no_groups", "plain_usage"]
+import typer
+
+__all__ = ["counted", "in_flags", "plain_usage", "say_no_groups"]
 
 _OPTION = re.compile(r"QueueOptions\.(\w+)")
 #: What the library below typer says, which means little to whoever typed a flag.
@@ -21,9 +23,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def no_groups(workspace: str) -> str:
-    """What to say of a workspace without groups: most likely its name is misspelled."""
-    return f"no groups in {workspace}: check its name, or add some with `s3queue populate {workspace} …`"
+def say_no_groups(workspace: str) -> None:
+    """Of a workspace without groups, on standard error: most likely its name is misspelled."""
+    remedy = f"check its name, or add some with `s3queue populate {workspace} …`"
+    typer.echo(f"s3queue: no groups in {workspace}: {remedy}", err=True)
 
 
 def in_flags(message: str, flags: Container[str]) -> str:
