@@ -243,11 +243,12 @@ class Plan:
         self._looking = False
         first = self._position_after(step.after) if step.after else 0
         last = self._position_after(end) if end else len(self.index)
-        walls = self._walls(locks, date)
+        listed = self._placed(locks)
+        walls = self._walls(listed, date)
         for group in done:
             self.done(group)
-        for group, listed in locks.items():
-            self._saw_lock(group, listed, date, now)
+        for place, group, lock in listed:
+            self._saw_lock(place, group, lock, date, now)
         if not step.locks:
             return
         if step.flags:
@@ -265,11 +266,15 @@ class Plan:
             start = 0
         return ListStretch(self.index.name(start - 1) if start else "", flags=not known)
 
-    def _walls(self, locks: Mapping[str, Listed], date: float) -> list[int]:
+    def _placed(self, locks: Mapping[str, Listed]) -> list[tuple[int, str, Listed]]:
+        """(place, group, lock) of each lock on a group of the index."""
+        places = ((self.index.find(group), group, lock) for group, lock in locks.items())
+        return [(place, group, lock) for place, group, lock in places if place is not None]
+
+    def _walls(self, listed: list[tuple[int, str, Listed]], date: float) -> list[int]:
         """The places where somebody else has just claimed, in order."""
-        fresh = (group for group, lock in locks.items() if date - lock.modified < self.options.picture_ttl)
-        places = (self.index.find(group) for group in fresh)
-        return sorted(place for place in places if place is not None and self._state[place] not in (MINE, DONE))
+        fresh = (place for place, _, lock in listed if date - lock.modified < self.options.picture_ttl)
+        return sorted(place for place in fresh if self._state[place] not in (MINE, DONE))
 
     def _offer_some(self, first: int, last: int, walls: list[int]) -> None:
         """Offer some of what is open from place `first` up to, not with, `last`; the next picture offers more."""
@@ -302,8 +307,8 @@ class Plan:
         """What a listing of all locks, begun at `now`, looked like."""
         self._looking = False
         changed = False
-        for group, listed in locks.items():
-            changed |= self._saw_lock(group, listed, date, now)
+        for place, group, lock in self._placed(locks):
+            changed |= self._saw_lock(place, group, lock, date, now)
         vanished = [group for group in self._locks if group not in locks and self._get(group) in (HELD, DEAD)]
         # A probe may have failed, or not have had its turn: those groups are still to be asked after.
         gone = [group for group in self._unasked if group not in self._locks and self._get(group) == HELD] + vanished
@@ -343,10 +348,9 @@ class Plan:
             i = j
         self._probes.extend(self.rng.sample(lonely, min(len(lonely), PROBES_MOST - len(self._probes))))
 
-    def _saw_lock(self, group: str, listed: Listed, date: float, now: float) -> bool:
-        """Whether this says something new."""
-        i = self.index.find(group)
-        if i is None or self._state[i] in (MINE, DONE):
+    def _saw_lock(self, i: int, group: str, listed: Listed, date: float, now: float) -> bool:
+        """Whether this says something new of the group at place `i`."""
+        if self._state[i] in (MINE, DONE):
             return False
         seen = self._locks.get(group)
         new = seen is None or seen.version != listed.version

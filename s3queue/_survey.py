@@ -126,17 +126,19 @@ async def list_stretch(store: Store, after: str, *, flags: bool = True, locks: b
     Without `flags`, or without `locks`, nothing is said of those, and their page is not listed."""
     if not store.lists_in_order:
         return await _list_all(store, flags=flags, locks=locks)
-    ends: dict[str, str] = {}
-    pages: dict[str, Page] = {}
+    found: dict[str, dict[str, Listed]] = {keys.FLAGS: {}, keys.LOCKS: {}}
+    dates: dict[str, float] = {}
+    ends: list[str] = []
 
     async def first_page(prefix: str, start: str | None, parse: Callable[[str], str | None]) -> None:
         # Pages without a group (empty ones, or other people's objects) do not say how far we have seen.
         async with aclosing(list_pages(store, prefix, start_after=start)) as listing:
             async for page in listing:
-                pages[prefix] = page
-                groups = [group for item in page.objects if (group := parse(item.key)) is not None]
-                ends[prefix] = groups[-1] if page.next is not None and groups else ""
+                dates[prefix] = page.date
+                groups = found[prefix] = _by_group(page.objects, parse)
                 if groups:
+                    if page.next is not None:
+                        ends.append(next(reversed(groups)))
                     return
 
     async with task_group() as tasks:
@@ -144,14 +146,13 @@ async def list_stretch(store: Store, after: str, *, flags: bool = True, locks: b
             tasks.start_soon(first_page, keys.FLAGS, keys.flag(after) if after else None, keys.parse_flag)
         if locks:
             tasks.start_soon(first_page, keys.LOCKS, keys.lock(after) if after else None, keys.parse_lock)
-    end = min((end for end in ends.values() if end), default="")
+    end = min(ends, default="")
 
-    def within(prefix: str, parse: Callable[[str], str | None]) -> dict[str, Listed]:
-        found = _by_group(pages[prefix].objects, parse) if prefix in pages else {}
-        return {group: item for group, item in found.items() if not end or group <= end}
+    def within(groups: dict[str, Listed]) -> dict[str, Listed]:
+        return {group: item for group, item in groups.items() if group <= end} if end else groups
 
-    date = pages[keys.LOCKS if locks else keys.FLAGS].date
-    return Stretch(within(keys.FLAGS, keys.parse_flag), within(keys.LOCKS, keys.parse_lock), end, date)
+    date = dates[keys.LOCKS if locks else keys.FLAGS]
+    return Stretch(within(found[keys.FLAGS]), within(found[keys.LOCKS]), end, date)
 
 
 async def _list_all(store: Store, *, flags: bool, locks: bool) -> Stretch:
