@@ -449,9 +449,8 @@ async def test_it_can_be_mounted(folder: Path) -> None:
 
 
 async def test_prometheus_can_read_the_metrics(folder: Path) -> None:
-    """By the parser that Prometheus's own client has."""
+    """From the first scrape on, by the parser that Prometheus's own client has."""
     async with browsing(dashboard(LocalBackend(str(folder)))) as client:
-        assert "s3queue_up 0.0" in (await client.get("/metrics")).text
         answer = await client.get("/metrics")
     values: Mapping[tuple[str, ...], float] = {
         (sample.name, *sample.labels.values()): sample.value
@@ -465,6 +464,18 @@ async def test_prometheus_can_read_the_metrics(folder: Path) -> None:
     assert values["s3queue_groups", "dead"] == 1
     assert values["s3queue_queue_depth",] == 0
     assert values["s3queue_dashboard_requests_total", "list"] > 0
+
+
+async def test_a_scrape_tells_a_store_in_trouble(folder: Path) -> None:
+    """Whoever scrapes then does not wait for the store; once it is well again, that is told, too."""
+    index = folder / keys.INDEX
+    sound = index.read_bytes()
+    index.write_bytes(b"no index")
+    async with browsing(dashboard(LocalBackend(str(folder)), every=0)) as client:
+        assert "s3queue_up 0.0" in (await client.get("/metrics")).text
+        index.write_bytes(sound)
+        assert "s3queue_up 0.0" in (await client.get("/metrics")).text
+        assert "s3queue_up 1.0" in (await client.get("/metrics")).text
 
 
 async def test_odd_questions_get_sensible_answers(folder: Path) -> None:

@@ -153,10 +153,14 @@ class _Dashboard:
         return JSONResponse({"retried": revived}, background=BackgroundTask(self._watch.refresh))
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus; a scrape also makes the next look due."""
+        """For Prometheus, as of now. While the store is in trouble the answer does not wait for it."""
+        background = None
+        if self._watch.error:
+            background = BackgroundTask(self._watch.refresh)
+        else:
+            await self._watch.wait_for_look()
         text, content_type = self._exposition.render(request.headers.get("accept", ""))
-        headers = {"content-type": content_type}
-        return Response(text, headers=headers, background=BackgroundTask(self._watch.refresh))
+        return Response(text, headers={"content-type": content_type}, background=background)
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -48,15 +48,14 @@ class SharedWatch:
 
     async def refresh(self) -> None:
         """Look again, unless somebody else is looking, or has just looked. What went wrong is kept in `error`."""
-        try:
-            self._turn.acquire_nowait()
-        except anyio.WouldBlock:
-            return
-        try:
+        if not self._turn.locked():
+            await self.wait_for_look()
+
+    async def wait_for_look(self) -> None:
+        """Look again, unless somebody else has just looked; whoever is looking is waited for."""
+        async with self._turn:
             if self._runtime.monotonic() - self._tried_at >= self.every:
                 await self._look()
-        finally:
-            self._turn.release()
 
     async def _look(self) -> None:
         self._tried_at = self._runtime.monotonic()
