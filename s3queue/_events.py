@@ -76,6 +76,7 @@ EVENTS: Mapping[str, EventKind] = {
         "one try of a request ended after `seconds`: ok, or the error's class", "verb", "outcome", "seconds", "count"
     ),
     "store.retry": _kind("a request is sent again after `wait` seconds", "verb", "attempt", "wait", "error"),
+    "store.silent": _kind("no request was answered for `seconds`; each is sent again for a while", "seconds", "error"),
     "store.throttled": _kind("the store asks for fewer requests: at most `window` at a time now", "verb", "window"),
     "store.trouble": _kind("the search for work pauses for `wait` seconds", "error", "wait"),
     "store.unsafe": _kind("the store cannot carry the protocol, and is used all the same", "store", "problem"),

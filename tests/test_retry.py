@@ -300,6 +300,24 @@ async def test_a_longer_deadline_tries_no_longer() -> None:
 
 
 @virtual
+async def test_a_silence_is_told_once() -> None:
+    """When nothing has been answered for three seconds, whoever waits hears that it is no hang; an answer ends it."""
+    told: list[Event] = []
+    silent = [Unanswered("refused")] * 11
+    store = retrying(ScriptedStore(*silent, NotFound("none"), *silent[:2], 0.1, *silent), told.append)
+
+    with pytest.raises(NotFound):
+        await store.with_timeout(5.0).get("k")
+    await store.get("k")
+    assert [event.fields["error"] for event in told if event.name == "store.silent"] == ["refused"]
+    await store.get("k")
+
+    seconds = [event.fields["seconds"] for event in told if event.name == "store.silent"]
+    assert len(seconds) == 2
+    assert all(3 <= one < 9 for one in seconds)
+
+
+@virtual
 async def test_thousands_of_deletions_have_more_time() -> None:
     """One deadline for each request that they take."""
     assert await retrying(ScriptedStore(25.0)).delete_many(["k"] * 3000) == Deleted(date=0.0)

@@ -16,6 +16,7 @@ anything else                     raised                     raised
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,9 @@ from s3queue.stores._port import Body, Deleted, Head, Overwrite, Page, PutMode, 
 __all__ = ["RetryPolicy", "RetryingStore"]
 
 T = TypeVar("T")
+
+#: Seconds without any answer after which that is told.
+_SILENCE_TOLD = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,14 @@ class RetryPolicy:
         return wait if elapsed + wait < self.retry_for else None
 
 
+@dataclass(slots=True)
+class _Silence:
+    """Since when no request was answered, if that is so, and whether that was told."""
+
+    since: float | None = None
+    told: bool = False
+
+
 class RetryingStore:
     """A store whose every request has a deadline, and is sent again as `RetryPolicy` says."""
 
@@ -79,7 +91,6 @@ class RetryingStore:
         timeout: float,
         retry_for: float,
         events: Events,
-        requests: Counter[str] | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._store = store
@@ -88,20 +99,15 @@ class RetryingStore:
         self._policy = RetryPolicy(retry_for=retry_for)
         self._events = events
         #: Requests sent so far, by verb, those of retries included.
-        self.requests: Counter[str] = Counter() if requests is None else requests
+        self.requests: Counter[str] = Counter()
         self.pace = pace or Pace()
+        self._silence = _Silence()
 
     def with_timeout(self, timeout: float) -> RetryingStore:
-        """The same store with another deadline for each request; `requests` and `pace` are shared."""
-        return RetryingStore(
-            self._store,
-            self._runtime,
-            timeout=timeout,
-            retry_for=self._policy.retry_for,
-            events=self._events,
-            requests=self.requests,
-            pace=self.pace,
-        )
+        """The same store with another deadline for each request; all else is shared."""
+        other = copy.copy(self)
+        other._timeout = timeout  # noqa: SLF001 - another of this class
+        return other
 
     @property
     def name(self) -> str:
@@ -160,9 +166,11 @@ class RetryingStore:
             era = await self.pace.enter(urgent=urgent)
             self.requests[verb] += requests
             try:
-                return await self._try(request, verb, key, requests, era)
+                answer = await self._try(request, verb, key, requests, era)
             except StoreError as error:
-                elapsed = self._runtime.monotonic() - began
+                now = self._runtime.monotonic()
+                elapsed = now - began
+                self._note_silence(error, now)
                 wait = self._policy.decide(
                     error, repeatable=repeatable, attempt=attempt, elapsed=elapsed, chance=self._runtime.rng.random()
                 )
@@ -171,7 +179,21 @@ class RetryingStore:
                         error.args = (f"{error} (after {attempt} attempts in {elapsed:.1f} s)",)
                     raise
                 self._events.emit("store.retry", logging.DEBUG, verb=verb, attempt=attempt, wait=wait, error=str(error))
+            else:
+                self._silence.since = None
+                return answer
             await self._runtime.sleep(wait)
+
+    def _note_silence(self, error: StoreError, now: float) -> None:
+        """Every error but one is an answer. A silence is told once, before it has been taken for a hang."""
+        silence = self._silence
+        if not isinstance(error, Unanswered):
+            silence.since = None
+        elif silence.since is None:
+            silence.since, silence.told = now, False
+        elif not silence.told and now - silence.since >= _SILENCE_TOLD:
+            silence.told = True
+            self._events.emit("store.silent", logging.WARNING, seconds=round(now - silence.since, 1), error=str(error))
 
     async def _try(self, request: Callable[[], Awaitable[T]], verb: str, key: str, requests: int, era: int) -> T:
         """One try, timed if anybody wants to know."""
