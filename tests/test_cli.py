@@ -1,20 +1,17 @@
-"""The command line: in this process where that is enough, in one of its own for signals and imports."""
+"""The command line at work: in this process where that is enough, in one of its own for signals and imports."""
 
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import anyio
 import pytest
@@ -24,41 +21,15 @@ from s3queue._index import Index
 from s3queue.cli._app import run
 from s3queue.cli._durations import parse_duration
 from s3queue.stores import OVERWRITE
-from tests.conftest import client_of, store_on
+from tests.command_line import configure, job_folder
+from tests.conftest import store_on
 from tests.servers._process import S3Server
-
-HANDLERS = """
-import os, pathlib, time
-
-def shout(path):
-    return path.upper()
-
-def size(item):
-    return len(item.work_paths)
-
-def fails(path):
-    raise ValueError("no such luck")
-
-def slow(path):
-    pathlib.Path(path + ".began").touch()
-    time.sleep(0.2 if path.endswith("quick") else 60)
-
-async def slow_async(path):
-    import anyio
-    pathlib.Path(path + ".began").touch()
-    await anyio.sleep(0.2 if path.endswith("quick") else 60)
-
-nothing = 3
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder with a module of handlers in it."""
-    (tmp_path / "jobs_of_test.py").write_text(HANDLERS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+    """The current folder, with a module of handlers in it."""
+    return job_folder(tmp_path, monkeypatch)
 
 
 def files(folder: Path, *names: str) -> None:
@@ -111,85 +82,6 @@ def test_populate_from_a_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     run(["work", "ws", "--handler", "jobs_of_test:shout"])
     assert sorted(results(folder / "ws")) == ["FROM STDIN", "S3://B/A B.PDF", "S3://B/Ü,1.PDF"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["nonsense"], "nonsense"),
-        (["populate"], "WORKSPACE"),
-        (["populate", "ws"], "no paths"),
-        (["populate", "ws", "--input", "none/*.txt"], "matches nothing"),
-        (["populate", "ws", "--from-file", "missing"], "missing"),
-        (["populate", "ws", "--from-file", "latin1"], "line 2 is not valid UTF-8"),
-        (["populate", "ws", "--from-file", "list", "--items-per-group", "0"], "--items-per-group"),
-        (["populate", "gs://bucket/ws", "--from-file", "list"], "gs://"),
-        (["populate", "s3://", "--from-file", "list"], "bucket"),
-        (["work", "ws"], "--handler"),
-        (["work", "ws", "--handler", "jobs_of_test:shout", "--", "echo", "{}"], "either"),
-        (["work", "ws", "--handler", "jobs_of_test"], "package.module:function"),
-        (["work", "ws", "--handler", "no_such_module:f"], "no_such_module"),
-        (["work", "ws", "--handler", "jobs_of_test:missing"], "missing"),
-        (["work", "ws", "--handler", "jobs_of_test:nothing"], "not a function"),
-        (["work", "ws", "--", "echo"], "{}"),
-        (["work", "ws", "--workers", "0", "--", "echo", "{}"], "workers"),
-        (["work", "ws", "--workers", "1.5", "--", "echo", "{}"], "'--workers': write a whole number"),
-        (["work", "ws", "--once", "--forever", "--", "echo", "{}"], "--forever waits for work, and --once does not"),
-        (["work", "ws", "--fetch-space", "10XB", "--", "echo", "{}"], "--fetch-space '10XB'"),
-        (["work", "ws", "--handler", "a:b", "--", "echo", "{}"], "--handler and a command are two things"),
-        (["work", "ws", "wc", "-w", "{}"], "write -- before that command"),
-        (["results", "ws", "--format", "xml"], "'--format': 'xml' is not one of"),
-        (["work", "ws", "--workers", "many", "--", "echo", "{}"], "--workers"),
-        (["work", "ws", "--lease-ttl", "1", "--", "echo", "{}"], "--lease-ttl (1)"),
-        (["work", "damaged", "--", "echo", "{}"], "zstd"),
-        (["status", "damaged"], "zstd"),
-        (["populate", "damaged", "--from-file", "list"], "zstd"),
-        (["status", "list"], "list is a file"),
-        (["work", "list", "--", "echo", "{}"], "list is a file"),
-        (["populate", "list", "--from-file", "list"], "list is a file"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_users_mistake_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
-) -> None:
-    """It names the thing, exits with 2, has no traceback, and writes nothing."""
-    (folder / "list").write_text("a\n")
-    (folder / "latin1").write_bytes(b"a\n\xe9\n")
-    (folder / "damaged").mkdir()
-    (folder / "damaged" / "work_index_list.csv.zstd").write_bytes(b"not an index")
-
-    code = run(arguments)
-
-    output = capsys.readouterr()
-    assert code == 2
-    assert re.fullmatch(r"s3queue: [^\n]+\n", output.err), output.err
-    assert complaint in output.err
-    assert "Traceback" not in output.err + output.out
-    assert not (folder / "ws" / "work_index_list.csv.zstd").exists()
-    assert (folder / "damaged" / "work_index_list.csv.zstd").read_bytes() == b"not an index"
-
-
-def test_a_full_disk(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unfinished, not a mistake: whoever starts workers again will get on once there is room."""
-    (folder / "list").write_text("a\n")
-    assert run(["populate", "ws", "--from-file", "list"]) == 0
-    capsys.readouterr()
-
-    def no_room(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("s3queue.stores._local.write", no_room)
-    monkeypatch.setattr("s3queue._workspace._checked", set())
-
-    for arguments in (["work", "ws", "--handler", "jobs_of_test:shout"], ["populate", "ws", "--from-file", "list"]):
-        assert run(arguments) == 3
-        assert (
-            capsys.readouterr().err
-            == f"s3queue: {folder / 'ws'}: No space left on device: make room there, and start again\n"
-        )
-    assert run(["doctor", "ws"]) == 2
-    assert re.search("failed +write: .*No space left", capsys.readouterr().out)
 
 
 def test_work_per_group(folder: Path) -> None:
@@ -255,16 +147,6 @@ def test_failures_and_retry(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 0
 
 
-def test_a_command_that_does_not_exist(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said at once, before any path has failed because of it."""
-    (folder / "list").write_text("a\n")
-
-    assert run(["run", "ws", "--from-file", "list", "--", "no-such-command", "{}"]) == 2
-
-    assert "'no-such-command' is not found" in capsys.readouterr().err
-    assert not (folder / "ws").exists()
-
-
 def test_a_command_that_goes_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What can no longer be started fails the attempt, with a line that names it."""
     (folder / "list").write_text("a\n")
@@ -273,41 +155,6 @@ def test_a_command_that_goes_away(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--", "no-such-command", "{}"]) == 1
 
     assert "no-such-command cannot be started" in failure_records(folder / "ws")[0]["error"]
-
-
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (["status", "ws"], 0), (["status", "ws", "--watch"], 0), (["results", "ws"], 0), (["failures", "ws"], 0),
-        (["work", "ws", "--", "echo", "{}"], 0),
-    ],
-    ids=lambda command: " ".join(command) if isinstance(command, list) else "",
-)  # fmt: skip
-def test_a_workspace_without_groups(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], code: int
-) -> None:
-    """Its name is misspelled, most likely, which must not look like success."""
-    assert run(command) == code
-
-    assert capsys.readouterr().err == (
-        "s3queue: no groups in ws: check its name, or add some with `s3queue populate ws …`\n"
-    )
-
-
-def test_what_is_done_already(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that finds nothing to do says so, and where to look if something is dead."""
-    (folder / "list").write_text("a\nb\n")
-    run(["run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout"])
-    (folder / "list").write_text("c\n")
-    run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"])
-    capsys.readouterr()
-
-    assert run(["work", "ws", "--handler", "jobs_of_test:shout"]) == 1
-
-    assert capsys.readouterr().out.splitlines() == [
-        "nothing to do: of 3 groups 2 are done already",
-        "dead: 1 group: `s3queue failures ws` says why",
-    ]
 
 
 def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,18 +170,6 @@ def test_unfinished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "ws"]) == 3
 
 
-def test_plain_output_when_piped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Off a terminal there are plain lines, without a bar and without control characters."""
-    (folder / "list").write_text("a\nb\n")
-
-    run(["run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout"])
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 paths given, 2 new groups"
-    assert lines[1].startswith("2 groups done in ")
-    assert not re.search(r"[\x00-\x08\x0b-\x1f]", "".join(lines))
-
-
 def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo counts the words of the standard library, says where the results are, and can be run again."""
     for _ in range(2):
@@ -344,22 +179,6 @@ def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = (folder / "s3queue-demo" / "word-counts.csv").read_text().splitlines()
     assert rows[0] == "path,words,different"
     assert len(rows) > 100
-
-
-def test_without_its_extra() -> None:
-    """Without typer the command says in one line what to install."""
-    code = (
-        "import sys\n"
-        "sys.modules['typer'] = None\n"
-        "import importlib.util as u; find = u.find_spec\n"
-        "import s3queue.__main__ as m\n"
-        "m.find_spec = lambda name: None if name == 'typer' else find(name)\n"
-        "m.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "s3queue: the command line needs an extra: pip install 's3queue[cli]'\n"
 
 
 def wait_for(condition: Any, process: subprocess.Popen[bytes]) -> None:
@@ -415,6 +234,24 @@ def test_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["work", "ws", "--forever", "--once", "--handler", "jobs_of_test:shout"]) == 2
 
 
+@pytest.mark.slow
+def test_forever_waits_for_groups(folder: Path) -> None:
+    """A worker may be there before the workspace is, says so, and works once it is populated."""
+    command = [sys.executable, "-m", "s3queue", "work", "ws", "--forever", "--handler", "jobs_of_test:slow_async"]
+    environment = {**os.environ, "S3QUEUE_INDEX_REFRESH": "0.2"}
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        assert "no groups in ws" in process.stderr.readline()
+        (folder / "list").write_text(f"{folder / 'a-quick'}\n")
+        assert run(["populate", "ws", "--from-file", "list"]) == 0
+        wait_for(lambda: list(folder.glob("ws/done_flags/*")), process)
+
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("3h50m", 13_800), ("90", 90), ("1.5h", 5400), ("2d", 172_800), (" 1m30s ", 90), ("0.5", 0.5)],
@@ -468,49 +305,6 @@ def test_a_drained_command_is_ended_with_its_children(folder: Path) -> None:
         os.kill(child, 0)
 
 
-def test_a_bucket_that_is_not_there(
-    folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is said before anything is written, also where the server would make one for whoever writes."""
-    (folder / "list").write_text("a\n")
-    for name, value in seaweed.environment().items():
-        monkeypatch.setenv(name, value)
-    workspace = f"s3://{prefix}-misspelled/ws"
-
-    for command in (
-        ["populate", workspace, "--from-file", "list"],
-        ["work", workspace, "--", "echo", "{}"],
-        ["dashboard", workspace, "--port", "0"],
-    ):
-        assert run(command) == 2
-        assert "there is no such bucket" in capsys.readouterr().err
-
-    async def buckets() -> list[str]:
-        async with client_of(seaweed) as client:
-            return [bucket["Name"] for bucket in (await client.list_buckets())["Buckets"]]
-
-    assert f"{prefix}-misspelled" not in anyio.run(buckets)
-
-
-def test_a_store_that_is_not_there(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line that names the endpoint and what may be wrong with it; exit code 3, since a later try may do."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # it does not listen: whoever connects is refused
-        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        server = S3Server("nobody", endpoint, "key", "secret", "bucket")
-        for name, value in {**server.environment(), "S3QUEUE_RETRY_FOR": "0.5"}.items():
-            monkeypatch.setenv(name, value)
-
-        assert run(["status", "s3://bucket/ws"]) == 3
-
-    complaint = capsys.readouterr().err
-    assert endpoint in complaint
-    assert "can be reached at that endpoint (AWS_ENDPOINT_URL_S3)" in complaint
-    assert complaint.count("\n") == 1
-
-
 def test_globs_on_s3(
     folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,8 +316,7 @@ def test_globs_on_s3(
                 await store.put(key, b"x", OVERWRITE)
 
     anyio.run(fill)
-    for name, value in seaweed.environment().items():
-        monkeypatch.setenv(name, value)
+    configure(monkeypatch, seaweed)
     source, workspace = f"s3://{seaweed.bucket}/{prefix}/in", f"s3://{seaweed.bucket}/{prefix}/ws"
 
     assert run(["populate", workspace, "--input", f"{source}/*.pdf"]) == 0
@@ -532,33 +325,6 @@ def test_globs_on_s3(
     assert counts(capsys, workspace)["paths"] == 3
     assert run(["work", workspace, "--handler", "jobs_of_test:shout"]) == 0
     assert counts(capsys, workspace)["complete"] is True
-
-
-def test_a_wrong_key(
-    folder: Path, seaweed: S3Server, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A refused signature is a matter of configuration: a supervisor need not start the command again."""
-    for name, value in seaweed.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-
-    assert run(["status", f"s3://{seaweed.bucket}/{prefix}"]) == 2
-
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_missing_bucket(
-    folder: Path, moto: S3Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is named, in one line."""
-    for name, value in moto.environment().items():
-        monkeypatch.setenv(name, value)
-    (folder / "list").write_text("a\n")
-
-    assert run(["populate", "s3://no-such-bucket/ws", "--from-file", "list"]) == 2
-
-    line = r"s3queue: s3://no-such-bucket/ws at \S+: there is no such bucket[^\n]*\n"
-    assert re.fullmatch(line, capsys.readouterr().err)
 
 
 def test_results_and_the_operators_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -604,94 +370,3 @@ def test_output_that_is_too_long(folder: Path) -> None:
     assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--result", "stdout", "--", *command]) == 1
 
     assert "print a reference" in failure_records(folder / "ws")[0]["error"]
-
-
-def test_json_for_scripts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json standard output holds JSON and nothing else, whatever the command."""
-    (folder / "list").write_text("a\nb\n")
-
-    def told(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        assert run([*arguments, "--json"]) == code
-        (line,) = capsys.readouterr().out.splitlines()
-        return json.loads(line)
-
-    assert told("populate", "ws", "--from-file", "list") == {"paths": 2, "groups_added": 2}
-    command = ["--max-attempts", "1", "--handler", "jobs_of_test:fails"]
-    summary = told("work", "ws", *command, code=1)
-    assert (summary["dead"], summary["failed"], summary["complete"]) == (2, 2, True)
-    assert told("retry", "ws", "--all") == {"retried": 2}
-    summary = told("run", "ws", "--from-file", "list", "--handler", "jobs_of_test:shout")
-    assert (summary["paths"], summary["groups_added"], summary["done"]) == (2, 0, 2)
-    assert told("sweep", "ws") == {"deleted": 0}
-    group = Index.decode((folder / "ws" / "work_index_list.csv.zstd").read_bytes()).name(0)
-    assert told("release", "ws", group, "--force") == {"released": False}
-    assert told("reset", "ws", group)["old"] == group
-
-
-def test_a_log_of_json_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard error holds an object a line, with the events' names and fields."""
-    (folder / "list").write_text("a\n")
-    command = ["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"]
-
-    assert run([*command, "--log-format", "json", "--log-level", "debug"]) == 1
-
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    events = {line["event"]: line for line in lines}
-    assert {"index.grown", "group.claimed", "path.failed", "group.failed"} <= events.keys()
-    assert events["group.failed"]["level"] == "warning"
-    assert events["group.failed"]["dead"] is True
-    assert len(events["group.claimed"]["hash"]) == 40
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", line["time"]) for line in lines)
-    assert {line["pid"] for line in lines} == {os.getpid()}
-
-
-def test_the_log_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Off a terminal; warnings alone, unless more is asked for."""
-    (folder / "list").write_text("a\n")
-    command = ["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"]
-
-    assert run(command) == 1
-    output = capsys.readouterr()
-    assert output.err.startswith("warning: group.failed hash=")
-    assert "warning" not in output.out
-    assert run(["retry", "ws", "--all"]) == 0
-    assert run([*command, "--log-level", "error"]) == 1
-    assert capsys.readouterr().err == ""
-
-
-def test_what_it_says_of_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a command, help; its version; a script for each shell; and the answers that the script asks for."""
-    assert run([]) == 0
-    assert "Usage: s3queue" in capsys.readouterr().out
-    assert run(["--version"]) == 0
-    assert re.fullmatch(r"s3queue \d+\.\d+\S*\n", capsys.readouterr().out)
-    for shell in ("bash", "zsh", "fish"):
-        assert run(["--show-completion", shell]) == 0
-        assert "_S3QUEUE_COMPLETE" in capsys.readouterr().out
-    assert run(["--show-completion", "tcsh"]) == 2
-    monkeypatch.setenv("_S3QUEUE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "s3queue st")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        run([])
-    assert capsys.readouterr().out.split() == ["status"]
-
-
-COMMANDS = (
-    "populate", "work", "run", "status", "results", "failures", "retry", "release", "reset", "sweep", "check", "doctor",
-    "config", "demo",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command has an example that names it, and fits a terminal."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    assert run([command, "--help"]) == 0
-
-    text = capsys.readouterr().out
-    assert re.search(rf"Examples?:\s+(\S+ )?.*s3queue {command}\b", text, re.DOTALL)
-    assert max(map(len, text.splitlines())) <= 80

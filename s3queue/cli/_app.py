@@ -44,11 +44,12 @@ from s3queue.cli._base import (
     Workspace,
     app,
     looking_at,
+    require_folder,
     run_async,
     working_on,
 )
 from s3queue.cli._commands import command_handler, import_handler
-from s3queue.cli._config import WORKING, defaults_for, names_of_flags, read_settings, source_of
+from s3queue.cli._config import WORKING, defaults_for, names_of_flags, read_settings, source_of, takers_of
 from s3queue.cli._demo import count_words, sources, write_table
 from s3queue.cli._display import Display, show_summary
 from s3queue.cli._durations import parse_duration
@@ -57,8 +58,8 @@ from s3queue.cli._inputs import collect
 from s3queue.cli._logs import LogFormat, LogLevel, Verbose, level_of
 from s3queue.cli._otel import Otel, telling_otel
 from s3queue.cli._processes import Child, Fleet
-from s3queue.cli._settings import Settings, options, use
-from s3queue.cli._words import counted, in_flags, plain_usage, say_no_groups
+from s3queue.cli._settings import Settings, is_setting, options, use
+from s3queue.cli._words import about_option, counted, in_flags, no_groups, plain_usage
 
 __all__ = ["run"]
 
@@ -267,7 +268,7 @@ class _Limits:
             raise ConfigurationError("--forever waits for work, and --once does not: take one of them")
         self._runtime = Runtime()
         self._once = once
-        self._forever = forever
+        self.forever = forever
         self._max_groups = max_groups
         self._seconds = None if max_runtime is None else parse_duration(max_runtime)
         self._began = self._runtime.thread_time()
@@ -279,7 +280,7 @@ class _Limits:
             seconds = max(0.001, seconds - (self._runtime.thread_time() - self._began))
         return {
             "wait": not self._once,
-            "forever": self._forever,
+            "forever": self.forever,
             "max_groups": self._max_groups,
             "max_runtime": seconds,
         }
@@ -356,6 +357,8 @@ async def _work(
 ) -> int:
     if called is not None and called.child is not None:
         return await _work_as_child(workspace, settings, job, called.child)
+    if not paths and not job.limits.forever:
+        require_folder(workspace)
     display = output.display()
     added: dict[str, int] = {}
     async with AsyncExitStack() as stack:
@@ -367,7 +370,7 @@ async def _work(
             output.populated(paths, added["groups_added"])
         with display.showing():
             async with task_group() as tasks:
-                tasks.start_soon(_count, queue, display)
+                tasks.start_soon(_count, queue, display, workspace, job.limits.forever)
                 tasks.start_soon(display.tell_now_and_then)
                 if job.processes == 1 or called is None:
                     summary = await job.run(queue, settings)
@@ -377,10 +380,9 @@ async def _work(
         idle = summary.complete and not (summary.done or summary.failed or summary.dead)
         if idle and not queue.groups:
             await queue.initialize_queue()  # with --processes nobody may have counted here yet
-        if idle and not queue.groups:
-            say_no_groups(workspace)
-        else:
-            show_summary(output.console, summary, workspace, queue.groups)
+        if idle and not queue.groups and not job.limits.forever:
+            raise ConfigurationError(no_groups(workspace))
+        show_summary(output.console, summary, workspace, queue.groups)
     output.tell({**added, **dataclasses.asdict(summary), "complete": summary.complete})
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
@@ -423,10 +425,12 @@ async def _work_as_child(workspace: str, settings: QueueOptions, job: _Job, chil
     return _exit_code(dead=summary.dead, unfinished=summary.unfinished)
 
 
-async def _count(queue: WorkQueue, display: Display) -> None:
+async def _count(queue: WorkQueue, display: Display, workspace: str, forever: bool) -> None:
     """For the bar; nobody waits for it, and work does not need it."""
     unfinished = await queue.initialize_queue()
     display.expect(queue.groups, unfinished)
+    if forever and not queue.groups:
+        typer.echo(f"s3queue: {no_groups(workspace)}; waiting for them", err=True)
 
 
 def _space(size: str, fetch: bool) -> int | None:
@@ -463,8 +467,8 @@ def run(arguments: Sequence[str]) -> int:
             default_map=defaults_for(command, settings),
         )  # fmt: skip
     except _UsageError as error:
-        told = plain_usage(error.format_message(), missing_dashes="--" not in arguments and arguments[0] in WORKING)
-        return _complain(told + source_of(error), USAGE)
+        told = plain_usage(error.format_message()) + source_of(error)
+        return _complain(told.rstrip(".") + _about(error, command, arguments), USAGE)
     except typer.Exit as leaving:
         return leaving.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -477,6 +481,19 @@ def run(arguments: Sequence[str]) -> int:
     except S3QueueError as error:
         return _complain(str(error), UNFINISHED)
     return code if isinstance(code, int) else COMPLETE
+
+
+def _about(error: Any, group: Any, arguments: Sequence[str]) -> str:
+    """What to do about an option that its command does not have."""
+    option = getattr(error, "option_name", None)
+    if option is None or arguments[0] not in WORKING:
+        return ""
+    return about_option(
+        option,
+        takers=takers_of(group, option),
+        is_setting=is_setting(option),
+        is_before_dashes="--" in arguments,
+    )
 
 
 def _warn_of_strays(settings: Settings) -> None:

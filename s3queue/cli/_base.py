@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
 
+from s3queue import _keys as keys
+from s3queue._errors import ConfigurationError
 from s3queue._events import Observer
 from s3queue._options import QueueOptions
 from s3queue._queue import WorkQueue, open_queue
 from s3queue.cli._settings import current, options
+from s3queue.cli._words import no_groups
 from s3queue.stores._open import is_s3
 
 __all__ = [
@@ -24,8 +28,11 @@ __all__ = [
     "AsJson",
     "Workspace",
     "app",
+    "has_groups",
     "looking_at",
     "put_args_of",
+    "require_folder",
+    "require_groups",
     "run_async",
     "working_on",
 ]
@@ -61,6 +68,23 @@ def working_on(
 ) -> AbstractAsyncContextManager[WorkQueue]:
     """The workspace's queue."""
     return open_queue(workspace, options=settings, put_args=put_args_of(workspace), observer=observer)
+
+
+async def has_groups(queue: WorkQueue) -> bool:
+    """Whether the workspace has an index. By a listing, which also tells a bucket that does not exist."""
+    return bool((await queue.backend.store.list(keys.INDEX)).objects)
+
+
+async def require_groups(queue: WorkQueue, workspace: str) -> None:
+    """Raises `ConfigurationError` for a workspace without groups; asked where there was nothing to do, or to show."""
+    if not await has_groups(queue):
+        raise ConfigurationError(no_groups(workspace))
+
+
+def require_folder(workspace: str) -> None:
+    """Raises `ConfigurationError` for a folder that does not exist, which the start-up check would make."""
+    if not is_s3(workspace) and not Path(workspace).exists():
+        raise ConfigurationError(no_groups(workspace))
 
 
 def put_args_of(workspace: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from s3queue._options import QueueOptions
 from s3queue.cli._base import COMPLETE, AsJson, app
 from s3queue.cli._settings import Settings, current
 
-__all__ = ["WORKING", "defaults_for", "names_of_flags", "read_settings", "source_of"]
+__all__ = ["WORKING", "defaults_for", "names_of_flags", "read_settings", "source_of", "takers_of"]
 
 #: The commands whose flags are settings, and those of their flags that are not: what to do, and for this time only.
 WORKING = ("populate", "work", "run")
@@ -53,6 +53,12 @@ def source_of(error: Any) -> str:
     given = context.get_parameter_source(flag.name)
     setting = current().values.get(_name(flag))
     return f" (set by {setting.source})" if setting and getattr(given, "name", "") == "DEFAULT_MAP" else ""
+
+
+def takers_of(group: Any, option: str) -> list[str]:
+    """The commands that have this option; not asked of ``-w``, which may be that of any program."""
+    commands = group.commands.items() if option.startswith("--") else ()
+    return [name for name, command in commands if any(option in param.opts for param in command.params)]
 
 
 def _flags(command: Any) -> Iterator[Any]:

@@ -12,11 +12,10 @@ import anyio
 import typer
 from rich.console import Console
 
-from s3queue import _keys as keys
 from s3queue._errors import ConfigurationError, Throttled, Unanswered
 from s3queue._queue import WorkQueue
-from s3queue.cli._base import COMPLETE, Workspace, app, looking_at, run_async
-from s3queue.cli._words import say_no_groups
+from s3queue.cli._base import COMPLETE, Workspace, app, has_groups, looking_at, run_async
+from s3queue.cli._words import no_groups
 
 __all__: list[str] = []
 
@@ -85,8 +84,8 @@ def dashboard(
 async def _look_first(workspace: str, queue: WorkQueue) -> None:
     """Say now what would only show in a browser: no groups there. Raises `ConfigurationError` for no such bucket."""
     with anyio.move_on_after(_PATIENCE), contextlib.suppress(Unanswered, Throttled):
-        if not (await queue.backend.store.list(keys.INDEX)).objects:
-            say_no_groups(workspace)
+        if not await has_groups(queue):
+            typer.echo(f"s3queue: {no_groups(workspace)}", err=True)
 
 
 def _is_loopback(host: str) -> bool:

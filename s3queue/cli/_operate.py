@@ -14,15 +14,25 @@ from rich.console import Console
 
 from s3queue._errors import ConfigurationError
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus
-from s3queue.cli._base import COMPLETE, SOME_DEAD, UNFINISHED, AsJson, Workspace, app, looking_at, run_async
+from s3queue.cli._base import (
+    COMPLETE,
+    SOME_DEAD,
+    UNFINISHED,
+    AsJson,
+    Workspace,
+    app,
+    looking_at,
+    require_groups,
+    run_async,
+)
 from s3queue.cli._display import show_failures, show_findings, show_history, show_status
 from s3queue.cli._export import export
 from s3queue.cli._watch import follow, status_fields
-from s3queue.cli._words import counted, say_no_groups
+from s3queue.cli._words import counted, no_groups
 
 __all__: list[str] = []
 
-Hashes = Annotated[list[str], typer.Argument(metavar="HASH…", help="Groups, by their hashes.")]
+Hashes = Annotated[list[str], typer.Argument(metavar="HASH", help="Groups, by their hashes.")]
 
 
 @app.command()
@@ -56,7 +66,7 @@ def status(
 
     counts = run_async(main)
     if not counts.groups:
-        say_no_groups(workspace)
+        raise ConfigurationError(no_groups(workspace))
     if not watch and as_json:
         typer.echo(json.dumps(status_fields(counts)))
     elif not watch:
@@ -79,8 +89,8 @@ def results(
     async def main() -> int:
         async with looking_at(workspace) as queue:
             count = await export(queue.results(), form, output)
-            if not count and not await queue.backend.load_index_lines():
-                say_no_groups(workspace)
+            if not count:
+                await require_groups(queue, workspace)
             return count
 
     count = run_async(main)
@@ -92,10 +102,9 @@ def results(
 @app.command()
 def failures(
     workspace: Workspace,
-    group: Annotated[
-        str | None, typer.Argument(metavar="[HASH]", help="Show every attempt at this group.", show_default=False)
+    named: Annotated[
+        list[str] | None, typer.Argument(metavar="HASH", help="Show every attempt at this group.", show_default=False)
     ] = None,
-    more: Annotated[str | None, typer.Argument(metavar="", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> int:
     """Show the groups that are dead or wait after a failure; of one group, every failed attempt in full.
@@ -108,13 +117,13 @@ def failures(
 
       s3queue failures s3://bucket/ws --json | jq -r '.work_paths[]'
     """
-    group = more if group == "show" and more is not None else group
+    group = _the_one(named or [])
 
     async def main() -> Sequence[FailedGroup | FailedAttempt]:
         async with looking_at(workspace) as queue:
             found = await (queue.failures() if group is None else queue.history(group))
-            if not found and not await queue.backend.load_index_lines():
-                say_no_groups(workspace)
+            if not found:
+                await require_groups(queue, workspace)
             return found
 
     found = run_async(main)
@@ -130,7 +139,7 @@ def failures(
 @app.command()
 def retry(
     workspace: Workspace,
-    hashes: Annotated[list[str] | None, typer.Argument(metavar="[HASH…]", help="Groups to retry.")] = None,
+    hashes: Annotated[list[str] | None, typer.Argument(metavar="HASH", help="Groups to retry.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that `failures` lists.")] = False,
     error: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Those whose last error matches.", show_default=False)
@@ -152,7 +161,10 @@ def retry(
     async def main() -> int:
         async with looking_at(workspace) as queue:
             wanted = hashes or [group.hash for group in await queue.failures() if everything or _says(group, matches)]
-            return await queue.retry(wanted)
+            retried = await queue.retry(wanted)
+            if not retried:
+                await require_groups(queue, workspace)
+            return retried
 
     retried = run_async(main)
     _tell(as_json, {"retried": retried}, f"{counted(retried, 'group')} made claimable again")
@@ -210,7 +222,10 @@ def sweep(workspace: Workspace, as_json: AsJson = False) -> int:
 
     async def main() -> int:
         async with looking_at(workspace) as queue:
-            return await queue.sweep()
+            deleted = await queue.sweep()
+            if not deleted:
+                await require_groups(queue, workspace)
+            return deleted
 
     deleted = run_async(main)
     _tell(as_json, {"deleted": deleted}, f"{counted(deleted, 'lock')} deleted")
@@ -226,7 +241,10 @@ def check(workspace: Workspace, as_json: AsJson = False) -> int:
 
     async def main() -> list[Finding]:
         async with looking_at(workspace) as queue:
-            return [finding async for finding in queue.check()]
+            found = [finding async for finding in queue.check()]
+            if not found:
+                await require_groups(queue, workspace)
+            return found
 
     found = run_async(main)
     if as_json:
@@ -246,6 +264,14 @@ def _tell(as_json: bool, values: dict[str, Any], text: str) -> None:
         typer.echo(json.dumps(values))
     else:
         Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _the_one(named: Sequence[str]) -> str | None:
+    """The hash, with or without the word ``show`` before it; None for none. Raises `ConfigurationError` for several."""
+    hashes = named[1:] if named[:1] == ["show"] else named
+    if len(hashes) > 1:
+        raise ConfigurationError("failures shows one group, or all: name one hash, or none")
+    return hashes[0] if hashes else None
 
 
 def _says(group: FailedGroup, matches: re.Pattern[str]) -> bool:

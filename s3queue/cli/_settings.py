@@ -19,7 +19,7 @@ from typing import Any
 from s3queue._errors import ConfigurationError
 from s3queue._options import QueueOptions
 
-__all__ = ["Setting", "Settings", "current", "options", "use"]
+__all__ = ["Setting", "Settings", "current", "is_setting", "options", "use"]
 
 PREFIX = "S3QUEUE_"
 _FILES = ("s3queue.toml", "pyproject.toml")
@@ -93,6 +93,11 @@ def current() -> Settings:
 def options(**flags: Any) -> QueueOptions:
     """The options of the command that runs. Raises `ConfigurationError`."""
     return current().options(**flags)
+
+
+def is_setting(option: str) -> bool:
+    """Whether a setting has the name of this flag, ``--claim-ahead`` for one; not each has a flag of its own."""
+    return option.lstrip("-") in _option_types()
 
 
 def _option_types() -> dict[str, type]:

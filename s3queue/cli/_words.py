@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
-import typer
-
-__all__ = ["counted", "in_flags", "plain_usage", "say_no_groups"]
+__all__ = ["about_option", "counted", "in_flags", "no_groups", "plain_usage"]
 
 _OPTION = re.compile(r"QueueOptions\.(\w+)")
 #: What the library below typer says, which means little to whoever typed a flag.
@@ -23,10 +21,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def say_no_groups(workspace: str) -> None:
-    """Of a workspace without groups, on standard error: most likely its name is misspelled."""
-    remedy = f"check its name, or add some with `s3queue populate {workspace} …`"
-    typer.echo(f"s3queue: no groups in {workspace}: {remedy}", err=True)
+def no_groups(workspace: str) -> str:
+    """Of a workspace without groups: most likely its name is misspelled."""
+    return f"no groups in {workspace}: check its name, or add some with `s3queue populate {workspace} …`"
 
 
 def in_flags(message: str, flags: Container[str]) -> str:
@@ -39,10 +36,20 @@ def in_flags(message: str, flags: Container[str]) -> str:
     return _OPTION.sub(name, message)
 
 
-def plain_usage(message: str, *, missing_dashes: bool) -> str:
-    """A usage error in plain words; `missing_dashes` says that a command may stand where ``--`` was forgotten."""
+def plain_usage(message: str) -> str:
+    """A usage error in plain words."""
     for theirs, ours in _USAGE:
         message = message.replace(theirs, ours)
-    if missing_dashes and message.startswith("No such option"):
-        message = message.rstrip(".") + ": if it belongs to the command to run, write -- before that command"
     return message
+
+
+def about_option(option: str, *, takers: Sequence[str], is_setting: bool, is_before_dashes: bool) -> str:
+    """What to say of an option that a command does not have, and the commands `takers` have."""
+    name = option.lstrip("-")
+    if takers:
+        have = "has" if len(takers) == 1 else "have"
+        return f": {' and '.join(f'`s3queue {taker}`' for taker in takers)} {have} it"
+    if is_setting:
+        variable = "S3QUEUE_" + name.upper().replace("-", "_")
+        return f": it is a setting without a flag: write {variable}=…, or {name} = … in s3queue.toml"
+    return "" if is_before_dashes else ": if it belongs to the command to run, write -- before that command"
