@@ -167,7 +167,7 @@ class Claims:
     @contextmanager
     def watch(self, lease: Lease) -> Iterator[anyio.CancelScope]:
         """A scope for the work on a lease, which is cancelled when the lease is lost."""
-        with anyio.CancelScope() as scope:
+        with anyio.CancelScope(deadline=lease.deadline) as scope:
             self.keeper.watch(lease, scope)
             try:
                 yield scope

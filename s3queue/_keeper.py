@@ -80,10 +80,9 @@ class Keeper:
             kept.work.deadline = lease.deadline
 
     def watch(self, lease: Lease, work: anyio.CancelScope) -> None:
-        """Cancel `work` as soon as the lease is lost, or would be by now."""
+        """Cancel `work`, whose deadline is the lease's, as soon as the lease is lost, or would be by now."""
         kept = self._kept.setdefault(lease, _Kept(lease))
         kept.work = work
-        work.deadline = lease.deadline
         if lease.ended:
             work.cancel()
 

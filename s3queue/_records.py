@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from s3queue._errors import DamagedWorkspace, HandlerError
@@ -263,8 +264,14 @@ def _line(error: BaseException) -> str:
 
 
 def timestamp(wall: float) -> str:
-    """ISO 8601, UTC."""
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
+    """ISO 8601, UTC, to the millisecond."""
+    seconds, rest = divmod(int(wall * 1000), 1000)
+    return f"{_second(seconds)}.{rest:03d}+00:00"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 _SECRETS = re.compile(

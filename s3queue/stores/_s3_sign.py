@@ -52,7 +52,7 @@ class Signer:
         self._host = host
         self._region = region
         self._service = service
-        self._key: bytes = b""
+        self._key = hmac.new(b"", digestmod="sha256")
         self._key_of: tuple[str, str] = ("", "")
         self._second = -1
         self._stamp = self._scope = ""
@@ -85,7 +85,9 @@ class Signer:
         canonical = f"{method}\n{path}\n{query}\n{lines}\n{signed}\n{digest}"
         hashed = hashlib.sha256(canonical.encode()).hexdigest()
         text = f"AWS4-HMAC-SHA256\n{self._stamp}\n{self._scope}\n{hashed}"
-        signature = hmac.digest(self._signing_key(credentials.secret_key), text.encode(), "sha256").hex()
+        signing = self._signing_key(credentials.secret_key).copy()
+        signing.update(text.encode())
+        signature = signing.hexdigest()
         who = f"{credentials.access_key}/{self._scope}"
         every["authorization"] = f"AWS4-HMAC-SHA256 Credential={who}, SignedHeaders={signed}, Signature={signature}"
         return every
@@ -104,13 +106,13 @@ class Signer:
                 self._orders[names] = found
         return found
 
-    def _signing_key(self, secret: str) -> bytes:
+    def _signing_key(self, secret: str) -> hmac.HMAC:
         day = self._stamp[:8]
         if self._key_of != (secret, day):
             key = f"AWS4{secret}".encode()
             for part in (day, self._region, self._service, "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
-            self._key, self._key_of = key, (secret, day)
+            self._key, self._key_of = hmac.new(key, digestmod="sha256"), (secret, day)
         return self._key
 
 
