@@ -15,7 +15,8 @@ from tests.servers._process import S3Server
 
 ROUNDS = 5
 REQUESTS = 200
-PAGES = 10
+#: Of the verbs that are about many objects.
+BATCHES = 10
 COLUMNS = (
     "server", "verb", "aiobotocore", "s3queue", "obstore", "ours/SDK", "ours/obstore",
     "aiobotocore/s", "s3queue/s", "obstore/s",
@@ -39,6 +40,7 @@ class Ours:
             "GET": lambda i: store.get(f"{round_}/{i}"),
             "LIST 1000": lambda i: store.list("listed/"),
             "DELETE": lambda i: store.delete(f"{round_}/{i}"),
+            "DELETE 100": lambda i: store.delete_many([f"{round_}/{i}-{n}" for n in range(100)]),
         }
 
 
@@ -67,6 +69,7 @@ class Obstore:
             "GET": lambda i: get(store, f"{at}/{i}"),
             "LIST 1000": lambda i: listed(store, f"{self._prefix}/listed/"),
             "DELETE": lambda i: delete(store, f"{at}/{i}"),
+            "DELETE 100": lambda i: delete(store, [f"{at}/{i}-{n}" for n in range(100)]),
         }
 
 
@@ -95,10 +98,10 @@ async def listed(store: Any, prefix: str) -> None:
         return
 
 
-async def delete(store: Any, key: str) -> None:
+async def delete(store: Any, keys: str | list[str]) -> None:
     import obstore
 
-    await obstore.delete_async(store, key)
+    await obstore.delete_async(store, keys)
 
 
 async def measure(verb: Verb, count: int) -> tuple[float, float]:
@@ -127,7 +130,7 @@ async def compare(server: S3Server) -> dict[str, list[Numbers]]:
         for round_ in range(ROUNDS):
             for side, one in sides.items():
                 for name, verb in one.verbs(f"r{round_}").items():
-                    cpu, wall = await measure(verb, PAGES if name.startswith("LIST") else REQUESTS)
+                    cpu, wall = await measure(verb, BATCHES if name[-1].isdigit() else REQUESTS)
                     rounds = found.setdefault(name, [{} for _ in range(ROUNDS)])
                     rounds[round_] |= {side: cpu * 1000, f"{side}/s": 1 / wall}
     return found
