@@ -167,8 +167,7 @@ class Claims:
     @contextmanager
     def watch(self, lease: Lease) -> Iterator[anyio.CancelScope]:
         """A scope for the work on a lease, which is cancelled when the lease is lost."""
-        with anyio.CancelScope(deadline=lease.deadline) as scope:
-            self.keeper.watch(lease, scope)
+        with self.keeper.watch(lease) as scope:
             try:
                 yield scope
             finally:

@@ -79,12 +79,13 @@ class Keeper:
         if kept is not None and kept.work is not None:
             kept.work.deadline = lease.deadline
 
-    def watch(self, lease: Lease, work: anyio.CancelScope) -> None:
-        """Cancel `work`, whose deadline is the lease's, as soon as the lease is lost, or would be by now."""
+    def watch(self, lease: Lease) -> anyio.CancelScope:
+        """A scope for the work on the lease: cancelled as soon as the lease is lost, or would be by now."""
         kept = self._kept.setdefault(lease, _Kept(lease))
-        kept.work = work
+        kept.work = anyio.CancelScope(deadline=lease.deadline)
         if lease.ended:
-            work.cancel()
+            kept.work.cancel()
+        return kept.work
 
     def unwatch(self, lease: Lease) -> None:
         """The work is over; the lease is still kept."""

@@ -293,7 +293,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @_mutant("the work is not stopped", "stalls")
 def _(patch: pytest.MonkeyPatch) -> None:
     """A handler runs on when its lease is lost."""
-    patch.setattr(Keeper, "watch", lambda self, lease, work: None)
+    patch.setattr(Keeper, "watch", lambda self, lease: anyio.CancelScope())
     patch.setattr(Keeper, "extended", lambda self, lease: None)
 
 
