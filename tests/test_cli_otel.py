@@ -168,6 +168,7 @@ def test_an_exporter_that_is_not_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """It is named, with the variable to set."""
+    (folder / "ws").mkdir()
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 

@@ -34,6 +34,8 @@ class Fleet:
         self._environment = {**os.environ, **environment}
         self._rng = Random(seed)
         self._per = per
+        #: Paths that there are at the begin for each second of harm: somewhat more than get done meanwhile.
+        self.rate = 20.0 if per == "group" else 12.0
         self._lives = 0
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._populates: list[subprocess.Popen[bytes]] = []
@@ -146,7 +148,7 @@ def fleet(workspace: str, folder: Path, environment: Mapping[str, str], seed: in
 
 def harass(workers: Fleet, seconds: float, rng: Random, *more: Callable[[], None]) -> None:
     """Do some harm every second or two; `more` is what else can be done here. There is work for all that time."""
-    workers.populate("path", 20 * int(seconds))
+    workers.populate("path", int(workers.rate * seconds))
     workers.start()
     until = time.monotonic() + seconds
     next_harm = 0.0
@@ -160,8 +162,8 @@ def harass(workers: Fleet, seconds: float, rng: Random, *more: Callable[[], None
             # Three at a time, two of which add the same paths.
             populates += 1
             for _ in range(2):
-                workers.populate(f"more{populates}", 4 * int(seconds))
-            workers.populate(f"other{populates}", 4 * int(seconds))
+                workers.populate(f"more{populates}", int(workers.rate * seconds / 5))
+            workers.populate(f"other{populates}", int(workers.rate * seconds / 5))
         time.sleep(0.05)
 
 
