@@ -177,7 +177,10 @@ class Attempts:
                 await self._claims.name(attempt.lease, None)
 
     async def _run_unit(self, attempt: Attempt, unit: int) -> float:
-        """Returns when it ended."""
+        """Returns when it ended. Raises `LeaseLost` if it must not begin: this process may have been stopped meanwhile,
+        and what is to cancel the work has its turn only after this."""
+        if not attempt.lease.valid(self._runtime.monotonic()):
+            raise LeaseLost("it ran out before this was begun")
         journal = attempt.journal
         argument: Any = attempt.item if unit == WHOLE else attempt.item.work_paths[unit]
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
+import trio.testing
 
 from s3queue import (
     ConfigurationError,
@@ -278,6 +279,27 @@ async def test_a_lost_lease_stops_its_handler() -> None:
     assert len(cancelled) == 1
     assert cancelled[0][1] < 15 + OPTIONS.lease_ttl / 3 + 1
     assert (summary.done, summary.lost, len(made.flags())) == (2, 1, 2)
+
+
+@virtual
+async def test_nothing_begins_once_the_lease_ran_out() -> None:
+    """A process that was stopped goes on where it was: calls were about to begin, on a lease that is over."""
+    one = await machine(3, 3)
+    began: list[tuple[int, str]] = []
+
+    async def handler(path: str) -> None:
+        began.append((current_item().epoch, path))
+        if len(began) == 1:
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(OPTIONS.lease_ttl)
+        await anyio.sleep(1)
+
+    summary = await one.run(handler, per="path", workers=3)
+
+    assert [path for epoch, path in began if epoch == 1] == [began[0][1]]
+    assert sorted(path for epoch, path in began if epoch == 2) == ["p000", "p001", "p002"]
+    assert (summary.lost, summary.done) == (1, 1)
 
 
 @virtual
