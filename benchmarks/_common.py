@@ -86,8 +86,9 @@ def alternately(sides: dict[str, Callable[[int], Numbers]], rounds: int) -> dict
 
 
 def medians(rounds: Sequence[Numbers]) -> Numbers:
-    """Name by name."""
-    return {name: statistics.median(numbers[name] for numbers in rounds) for name in rounds[0]}
+    """Name by name; what a round did not count, such as a rare verb, was none."""
+    names = dict.fromkeys(name for numbers in rounds for name in numbers)
+    return {name: statistics.median(numbers.get(name, 0.0) for numbers in rounds) for name in names}
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:

@@ -140,6 +140,7 @@ def test_the_ledger_is_complete_when_every_item_ran(tmp_path: Path) -> None:
 def test_tables_and_medians() -> None:
     """Columns are aligned, and what is missing is empty."""
     assert medians([{"a": 1.0}, {"a": 5.0}, {"a": 2.0}]) == {"a": 2.0}
+    assert medians([{"a": 1.0}, {"b": 5.0, "a": 3.0}, {"a": 2.0}]) == {"a": 2.0, "b": 0.0}
     assert table([{"a": 1234.5, "b": "x"}, {"b": "yy"}], ["a", "b"]).splitlines() == [
         "    a   b",
         "1,234   x",
