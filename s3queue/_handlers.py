@@ -38,7 +38,7 @@ class Runner:
         if not callable(handler):
             raise ConfigurationError(f"a handler must be a function of one argument, not {handler!r}")
         if timeout is not None and not timeout > 0:
-            raise ConfigurationError(f"timeout must be more than 0 seconds, or None, not {timeout!r}")
+            raise ConfigurationError(f"timeout must be more than 0 seconds, not {timeout!r}")
         self.name = _name(handler)
         self._handler = handler
         self._timeout = timeout

@@ -54,7 +54,7 @@ class Terms:
         if self.max_groups is not None:
             whole_number("max_groups", self.max_groups)
         if self.max_runtime is not None and not 0 < self.max_runtime < math.inf:
-            raise ConfigurationError(f"max_runtime must be more than 0 seconds, or None, not {self.max_runtime!r}")
+            raise ConfigurationError(f"max_runtime must be more than 0 seconds, not {self.max_runtime!r}")
 
 
 class Pool:

@@ -60,6 +60,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "write S3QUEUE_RETRY_FOR=…, or retry-for = … in s3queue",
         ),
         (["failures", "ws", "0000", "1111"], "name one hash, or none"),
+        (["populate", "ws", "--input"], "'--input' requires an argument\n"),
+        (["populate", "ws", "--input", "a.txt", "b.txt"], "a pattern needs quotes, or else the shell expands it"),
+        (["populate", "ws", "--input", "damaged/"], "for all that is in it, write 'damaged/**/*'"),
+        (["populate", "ws", "--from-file", "empty"], "--from-file empty names no path: write one a line"),
+        (["work", "damaged", "--timeout", "0", "--", "echo", "{}"], "--timeout must be more than 0 seconds, not 0.0"),
         (["results", "ws", "--format", "xml"], "'--format': 'xml' is not one of"),
         (["work", "ws", "--workers", "many", "--", "echo", "{}"], "--workers"),
         (["work", "ws", "--lease-ttl", "1", "--", "echo", "{}"], "--lease-ttl (1)"),
@@ -78,6 +83,7 @@ def test_a_users_mistake_is_one_line(
     """It names the thing, exits with 2, has no traceback, and writes nothing."""
     (folder / "list").write_text("a\n")
     (folder / "latin1").write_bytes(b"a\n\xe9\n")
+    (folder / "empty").touch()
     (folder / "damaged").mkdir()
     (folder / "damaged" / "work_index_list.csv.zstd").write_bytes(b"not an index")
 
@@ -310,6 +316,20 @@ def test_the_log_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFixt
     assert run(["retry", "ws", "--all"]) == 0
     assert run([*command, "--log-level", "error"]) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_nobody_reads_any_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs no work: both paths are tried, and the exit code says what became of them."""
+    (folder / "list").write_text("a\nb\n")
+
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("typer.echo", broken)
+
+    assert run(["run", "ws", "--from-file", "list", "--max-attempts", "1", "--handler", "jobs_of_test:fails"]) == 1
+
+    assert len(list((folder / "ws" / "failed_flags").iterdir())) == 2
 
 
 def test_what_it_says_of_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

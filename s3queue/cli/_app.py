@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -65,6 +66,7 @@ __all__ = ["run"]
 
 #: click's base error; newer typer carries a click of its own, so it is found by way of typer.
 _UsageError: Any = typer.BadParameter.__mro__[2]
+_NoSuchOption: Any = sys.modules[_UsageError.__module__].NoSuchOption
 
 Input = Annotated[
     list[str] | None, typer.Option("--input", metavar="GLOB", help="Files, or s3://bucket/prefix/*.pdf; repeatable.")
@@ -484,8 +486,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _about(error: Any, group: Any, arguments: Sequence[str]) -> str:
-    """What to do about an option that its command does not have."""
-    option = getattr(error, "option_name", None)
+    """What to do about an option that its command does not have, or an argument too many."""
+    if arguments[0] == "populate" and "unexpected extra argument" in error.format_message():
+        return ": a pattern needs quotes, or else the shell expands it"
+    option = error.option_name if isinstance(error, _NoSuchOption) else None
     if option is None or arguments[0] not in WORKING:
         return ""
     return about_option(

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from s3queue._events import Event
 from s3queue._model import FailedAttempt, FailedGroup, Finding, QueueStatus, RunSummary
 from s3queue._runtime import Runtime
-from s3queue.cli._logs import JsonLines, logging_to
+from s3queue.cli._logs import JsonLines, LogHandler, logging_to
 from s3queue.cli._words import counted
 
 __all__ = ["Display", "ago", "show_failures", "show_findings", "show_history", "show_status", "show_summary"]
@@ -24,7 +24,7 @@ _PLAIN_EVERY = 5.0
 _PATHS_MOST = 10
 
 
-class Display(logging.Handler):
+class Display(LogHandler):
     """Counts events, and shows them together with warnings of the log."""
 
     def __init__(self, console: Console, *, level: int, log_format: Literal["text", "json"]) -> None:
@@ -90,7 +90,7 @@ class Display(logging.Handler):
                 self._console.print(f"{self._done_before + self._groups}{of} groups done{self._more()}", markup=False)
                 told = now
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def say(self, record: logging.LogRecord) -> None:
         """A log record: a line above the bar, or on standard error."""
         line = f"{record.levelname.lower()}: {record.getMessage()}"
         if self._console.is_terminal:

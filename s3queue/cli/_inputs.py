@@ -27,13 +27,21 @@ async def collect(patterns: Iterable[str], list_file: str | None) -> list[str]:
     for pattern in patterns:
         found = await (_on_s3(pattern) if is_s3(pattern) else anyio.to_thread.run_sync(_in_folders, pattern))
         if not found:
-            raise ConfigurationError(f"--input {pattern!r} matches nothing")
+            raise ConfigurationError(f"--input {pattern!r} matches nothing{_about(pattern)}")
         paths += found
     if list_file is not None:
         paths += await anyio.to_thread.run_sync(_from_file, list_file)
     if not paths:
-        raise ConfigurationError("no paths were given: use --input GLOB or --from-file FILE")
+        raise ConfigurationError(
+            "no paths were given: use --input GLOB or --from-file FILE" if list_file is None
+            else f"--from-file {list_file} names no path: write one a line"
+        )  # fmt: skip
     return paths
+
+
+def _about(pattern: str) -> str:
+    """A folder is no pattern, on S3 as little as here."""
+    return "" if _WILD.search(pattern) else f": for all that is in it, write '{pattern.rstrip('/')}/**/*'"
 
 
 def _in_folders(pattern: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["JsonLines", "LogFormat", "LogLevel", "Verbose", "level_of", "logging_to"]
+__all__ = ["JsonLines", "LogFormat", "LogHandler", "LogLevel", "Verbose", "level_of", "logging_to"]
 
 LogFormat = Annotated[
     Literal["text", "json"], typer.Option("--log-format", help="json: an object a line on standard error.")
@@ -47,10 +47,25 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
         logger.setLevel(before[1])
 
 
-class JsonLines(logging.Handler):
-    """Writes `time` (ISO 8601, UTC), `level`, `pid` and `event`, and the event's own fields beside them."""
+class LogHandler(logging.Handler):
+    """Says each record; if nobody can be told any more (a pipe that broke), the work goes on all the same."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """One record, as `logging` hands it over."""
+        try:
+            self.say(record)
+        except Exception:  # as the handlers of `logging` do
+            self.handleError(record)
+
+    def say(self, record: logging.LogRecord) -> None:
+        """Write it."""
+        raise NotImplementedError
+
+
+class JsonLines(LogHandler):
+    """Writes `time` (ISO 8601, UTC), `level`, `pid` and `event`, and the event's own fields beside them."""
+
+    def say(self, record: logging.LogRecord) -> None:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

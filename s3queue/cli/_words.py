@@ -27,12 +27,15 @@ def no_groups(workspace: str) -> str:
 
 
 def in_flags(message: str, flags: Container[str]) -> str:
-    """The message with options of the Python interface called by their flags; those without one are settings."""
+    """The message with what it says of the Python interface called by its flag, or as the setting that it is."""
 
     def name(match: re.Match[str]) -> str:
         setting = match[1].replace("_", "-")
         return f"--{setting}" if setting in flags else f"the setting {setting}"
 
+    argument = message.partition(" must be ")[0].replace("_", "-")
+    if argument in flags:
+        message = f"--{argument}{message[len(argument) :]}"
     return _OPTION.sub(name, message)
 
 
