@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks._common import Row, machine
+from benchmarks._common import Row, keep, machine
 
 BENCHMARKS = ("client", "claims", "paths", "start", "fleet", "cost", "bars", "report")
 
@@ -23,8 +22,7 @@ def main() -> int:
     run: Callable[[], list[Row]] = import_module(f"benchmarks.{arguments.name}").run
     rows = run()
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))
+        keep(rows, arguments.json)
     return 1 if any(row.get("verdict") == "fails" for row in rows) else 0
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 import statistics
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +39,12 @@ def machine() -> Row:
         "cores": os.cpu_count(),
         **{name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def keep(rows: Sequence[Row], file: Path) -> None:
+    """Write them as JSON, with the machine and the time."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"at": time.time(), "machine": machine(), "rows": rows}, indent=1) + "\n")
 
 
 def _version(name: str) -> str | None:
